@@ -1,0 +1,160 @@
+"""What decoding adds to transformers' `generate`: a length limit for each sentence, padding after it."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import (
+    GenerationConfig,
+    GenerationMixin,
+    LogitsProcessorList,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
+
+# §6.1: beam search with 4 beams and alpha = 0.6; the maximum output length is input length + 50.
+PAPER_DECODING = {"num_beams": 4, "length_penalty": 0.6, "max_length_margin": 50}
+
+
+class LengthLimitForEachSentence(StoppingCriteria):
+    """Ends a hypothesis at its own sentence's limit, so that a translation does not depend on its neighbours.
+
+    Args:
+        limits: (sentences,), the most new tokens of each, end token included.
+        prompt_length: decoder tokens that are there before the first new one.
+    """
+
+    def __init__(self, limits: Tensor, prompt_length: int) -> None:
+        self.limits = limits
+        self.prompt_length = prompt_length
+
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
+        """(rows, T) -> (rows,), true where the limit is reached; a sentence's hypotheses are consecutive rows."""
+        rows_per_sentence = input_ids.shape[0] // self.limits.shape[0]
+        limits = self.limits.to(input_ids.device).repeat_interleave(rows_per_sentence)
+        return input_ids.shape[1] - self.prompt_length >= limits
+
+
+class VanillaTransformerGenerationMixin(GenerationMixin):
+    """transformers' generation with the paper's defaults and its limit, input length + 50 for each sentence (§6.1)."""
+
+    def set_default_generation_config(self) -> None:
+        """The decoding settings of a model that no `generation_config.json` came with."""
+        for name, value in PAPER_DECODING.items():
+            setattr(self.generation_config, name, value)
+        # What claims to be read off the model's config loses its own names on loading.
+        self.generation_config._from_model_config = False
+
+    @torch.no_grad()
+    def generate(
+        self,
+        inputs: Tensor | None = None,
+        generation_config: GenerationConfig | None = None,
+        logits_processor: LogitsProcessorList | None = None,
+        stopping_criteria: StoppingCriteriaList | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """transformers' `generate`, with every argument it takes; the differences:
+
+        - Without `max_new_tokens` and `max_length`, each sentence ends at its own limit: the tokens of its source
+          (end token counted) plus `max_length_margin` new tokens (end token counted). No end token is forced there.
+        - Without `attention_mask`, what is `pad_token_id` in the source is padding.
+        - After the end token only padding follows, under beam search too.
+
+        Raises:
+            ValueError: more new tokens are asked for than there are learned positions.
+        """
+        settings = _Settings(kwargs, generation_config, self.generation_config)
+        margin = settings.get("max_length_margin")
+        kwargs.pop("max_length_margin", None)
+        source_ids = kwargs.get("input_ids") if inputs is None else inputs
+        pad = self.config.pad_token_id
+        if (
+            kwargs.get("attention_mask") is None
+            and source_ids is not None
+            and source_ids.dim() == 2
+            and pad is not None
+        ):
+            kwargs["attention_mask"] = source_ids.ne(pad).long()
+
+        prompt_length = self._prompt_length(kwargs.get("decoder_input_ids"), settings)
+        limits = None
+        room = self._room_for_new_tokens(prompt_length)
+        asked = settings.get("max_new_tokens")
+        if asked is None and settings.get("max_length") is not None:
+            asked = settings.get("max_length") - prompt_length
+        if asked is not None and room is not None and asked > room:
+            raise ValueError(
+                f"{asked} new tokens after {prompt_length} do not fit `max_position_embeddings`="
+                f"{self.config.max_position_embeddings} learned positions: ask for {room} at most"
+            )
+        if asked is None and margin is not None and (lengths := _source_lengths(kwargs)) is not None:
+            limits = lengths + margin if room is None else (lengths + margin).clamp(max=room)
+            kwargs["max_new_tokens"] = int(limits.max())
+            stopping_criteria = StoppingCriteriaList(stopping_criteria or [])
+            stopping_criteria.append(LengthLimitForEachSentence(limits, prompt_length))
+
+        output = super().generate(
+            inputs=inputs,
+            generation_config=generation_config,
+            logits_processor=logits_processor,
+            stopping_criteria=stopping_criteria,
+            **kwargs,
+        )
+        sequences = output if isinstance(output, Tensor) else output.sequences
+        _pad_after_end(
+            sequences[:, prompt_length:], limits, settings.get("eos_token_id"), settings.get("pad_token_id")
+        )
+        return output
+
+    def _prompt_length(self, decoder_input_ids: Tensor | None, settings: "_Settings") -> int:
+        """Decoder tokens before the first new one; transformers puts the start token before a prompt that lacks it."""
+        if decoder_input_ids is None:
+            return 1
+        start = settings.get("decoder_start_token_id")
+        start = settings.get("bos_token_id") if start is None else start
+        starts = torch.as_tensor(start, device=decoder_input_ids.device)
+        return decoder_input_ids.shape[1] + int((decoder_input_ids[:, 0] != starts).all())
+
+    def _room_for_new_tokens(self, prompt_length: int) -> int | None:
+        """New tokens that learned positions can hold; sinusoids have no end. The last token is never fed back."""
+        if self.config.position_encoding != "learned":
+            return None
+        return self.config.max_position_embeddings - self.config.position_offset - prompt_length + 1
+
+
+class _Settings:
+    """What `generate` will use for a setting: its keyword, else the config it was given, else the model's own."""
+
+    def __init__(self, kwargs: dict[str, Any], *configs: GenerationConfig | None) -> None:
+        self.kwargs = dict(kwargs)
+        self.configs = configs
+
+    def get(self, name: str) -> Any:
+        candidates = [self.kwargs.get(name), *(getattr(config, name, None) for config in self.configs)]
+        return next((value for value in candidates if value is not None), None)
+
+
+def _source_lengths(kwargs: dict[str, Any]) -> Tensor | None:
+    """Real tokens of each source (B,), from the mask, or from the embeddings or encoder output given for ids."""
+    if kwargs.get("attention_mask") is not None:
+        return kwargs["attention_mask"].long().sum(dim=-1)
+    states = kwargs.get("inputs_embeds")
+    if states is None and kwargs.get("encoder_outputs") is not None:
+        states = kwargs["encoder_outputs"][0]
+    return None if states is None else torch.full(states.shape[:1], states.shape[1], device=states.device)
+
+
+def _pad_after_end(new: Tensor, limits: Tensor | None, end: int | list[int] | None, pad: int | None) -> None:
+    """Write padding after each row's first end token, and past its limit, in the new tokens (rows, T), in place.
+
+    transformers' beam search fills finished rows with the end token where the padding id is 0.
+    """
+    if pad is None or end is None:
+        return
+    is_end = torch.isin(new, torch.tensor(end, device=new.device))
+    finished = is_end.cumsum(dim=-1) - is_end.long() > 0
+    if limits is not None:
+        limits = limits.to(new.device).repeat_interleave(new.shape[0] // limits.shape[0])
+        finished |= torch.arange(new.shape[1], device=new.device) >= limits[:, None]
+    new.masked_fill_(finished, pad)
