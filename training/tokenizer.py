@@ -13,8 +13,8 @@ from transformers import PreTrainedTokenizerFast
 PAD, BOS, EOS, UNK = MARKERS = ("<pad>", "<s>", "</s>", "<unk>")  # their ids are their positions
 BYTES = tuple(sorted(pre_tokenizers.ByteLevel.alphabet()))
 
-# WordPiece marks a piece inside a word with this undertie (U+203F). It is no symbol of the byte alphabet: taking the mark
-# away cannot damage text, as "##" could.
+# WordPiece marks a piece inside a word with this undertie (U+203F). The byte alphabet does not hold it, so that removing
+# the mark cannot damage text, as "##" could.
 CONTINUATION = "\N{UNDERTIE}"
 # WordPiece turns a longer word into <unk>, so it is cut first. Pieces are joined without blanks: nothing is lost.
 MAX_WORD_BYTES = 100
@@ -180,7 +180,7 @@ def _train_unigram(
     )
     trained = SentencePieceProcessor(model_proto=proto.getvalue())
     scores = {trained.id_to_piece(i): trained.get_score(i) for i in range(1, trained.get_piece_size())}
-    # SentencePiece keeps the bytes that occur. The others take the lowest score, and the room of the least likely pieces.
+    # SentencePiece keeps the bytes that occur. The others get the lowest score and the place of the unlikeliest pieces.
     lowest = min(scores.values())
     singles = [(byte, scores.get(byte, lowest)) for byte in BYTES]
     longer = [(piece, score) for piece, score in scores.items() if len(piece) > 1]

@@ -354,6 +354,23 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         # transformers' own drops every tie where `tie_word_embeddings` is False; here a flag unties what it names.
         return super().get_expanded_tied_weights_keys(all_submodels=True) if all_submodels else self._tied_weights_keys
 
+    def _resize_token_embeddings(
+        self, new_num_tokens: int | None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        if self.config.share_encoder_decoder_embeddings:
+            resized = super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+            self.config.decoder_vocab_size = resized.num_embeddings
+            self.resize_final_logits_bias(resized.num_embeddings)
+            return resized
+        # Two vocabularies: the source's alone.
+        embeddings = self.get_input_embeddings()
+        resized = self._get_resized_embeddings(embeddings, new_num_tokens, pad_to_multiple_of, mean_resizing)
+        self.set_input_embeddings(resized)
+        return resized
+
+    def resize_final_logits_bias(self, size: int) -> None:
+        """Nothing to do without an output projection."""
+
     @property
     def dummy_inputs(self) -> dict[str, Tensor]:
         ids = torch.tensor([[5, 6, 7, 2]], device=self.device)
@@ -682,6 +699,35 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
 
     def set_output_embeddings(self, value: nn.Linear) -> None:
         self.lm_head = value
+
+    def resize_decoder_token_embeddings(
+        self, new_num_tokens: int, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        """Resize the target vocabulary where it is not the source's; as `resize_token_embeddings` otherwise.
+
+        Raises:
+            ValueError: source and target share one matrix.
+        """
+        if self.config.share_encoder_decoder_embeddings:
+            raise ValueError(
+                "source and target share one matrix (`share_encoder_decoder_embeddings`): use resize_token_embeddings"
+            )
+        decoder = self.model.decoder
+        decoder.embed_tokens = self._get_resized_embeddings(
+            decoder.embed_tokens, new_num_tokens, pad_to_multiple_of, mean_resizing
+        )
+        size = decoder.embed_tokens.num_embeddings
+        self.lm_head = self._get_resized_lm_head(self.lm_head, size, mean_resizing=mean_resizing)
+        self.resize_final_logits_bias(size)
+        self.config.decoder_vocab_size = size
+        self.tie_weights()
+        return decoder.embed_tokens
+
+    def resize_final_logits_bias(self, size: int) -> None:
+        """The bias of new vocabulary entries is 0."""
+        if self.final_logits_bias is not None:
+            bias = self.final_logits_bias.data
+            self.final_logits_bias = nn.Parameter(F.pad(bias, (0, size - bias.shape[1])))
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """The decoder's input for `labels` (B, T): the start token, then all but the last; -100 becomes padding."""
