@@ -1,6 +1,6 @@
 """The English-German sentence frames; `training/builtin_frames.py` says what a frame is and how to add one.
 
-The slots are those of `training/builtin_cldr.py` and `training/builtin_words_de.py`.
+The slots are those of `training/builtin_cldr.py`, `training/builtin_phrases.py` and `training/builtin_words_de.py`.
 """
 
 TEMPLATES = (
@@ -31,7 +31,8 @@ TEMPLATES = (
     ),
     (
         "The {shop[en]} is closed on {weekdays[en1]}, but it is open until {evening[en]} on {weekdays[en2]}.",
-        "Am {weekdays[de1]} ist {shop[der]} {shop[de]} geschlossen, aber am {weekdays[de2]} hat {shop[er]} bis {evening[de]} Uhr geöffnet.",
+        "Am {weekdays[de1]} ist {shop[der]} {shop[de]} geschlossen, "
+        "aber am {weekdays[de2]} hat {shop[er]} bis {evening[de]} Uhr geöffnet.",
     ),
     # Times
     (
@@ -43,8 +44,8 @@ TEMPLATES = (
         "{shop[der]} {shop[de]} öffnet um {morning[de]} Uhr und schließt um {evening[de]} Uhr.",
     ),
     (
-        "On {weekday[en]} {name[en]} always gets up at {early[en]}.",
-        "Am {weekday[de]} steht {name[de]} immer um {early[de]} Uhr auf.",
+        "On {weekday[en]}s, {name[en]} gets up at {early[en]}.",
+        "{weekday[de]}s steht {name[de]} um {early[de]} Uhr auf.",
     ),
     (
         "We are meeting at {time[en]} in front of the {place[en]}.",
@@ -72,12 +73,12 @@ TEMPLATES = (
         "{content[where_de]} gibt es {count[de_words]} {content[de]}.",
     ),
     (
-        "{who[en]} came {ordinal[en_ordinal]} in the {contest[en]}.",
-        "{who[de]} hat im {contest[de]} den {ordinal[de_ordinal]}n Platz belegt.",
+        "{who[en]} came {rank[en]} in the {contest[en]}.",
+        "{who[de]} hat {contest[de]} den {rank[de]}n Platz belegt.",
     ),
     (
-        "About {population[en]} people live in {city[en]}.",
-        "In {city[de]} leben etwa {population[de]} Menschen.",
+        "About {visitors[en]} people visited {city[en]} last month.",
+        "Letzten Monat haben etwa {visitors[de]} Menschen {city[de]} besucht.",
     ),
     (
         "{percent[en]} of the {group[en]} {action[en]}.",
@@ -105,29 +106,29 @@ TEMPLATES = (
         "{who[de]} schuldet mir noch {money[de]}.",
     ),
     (
-        "{transport[en]} to {city[en]} are available from {price[en]}.",
-        "{transport[de]} nach {city[de]} gibt es ab {price[de]}.",
+        "{fare[en]} to {city[en]} are available from {high_price[en]}.",
+        "{fare[de]} nach {city[de]} gibt es ab {high_price[de]}.",
     ),
     (
-        "Can you lend me {age[en_words]} {note[en]} until {weekday[en]}?",
-        "Können Sie mir bis {weekday[de]} {age[de_words]} {note[de]} leihen?",
+        "Can you lend me {below_hundred[en_words]} {note[en]} until {weekday[en]}?",
+        "Können Sie mir bis {weekday[de]} {below_hundred[de_words]} {note[de]} leihen?",
     ),
     (
-        "{container[en]} of {fruit[en]} costs {price[en]}.",
-        "{container[de]} {fruit[de]} kostet {price[de]}.",
+        "{container[en]} of {fruit[en]} costs {small_price[en]}.",
+        "{container[de]} {fruit[de]} kostet {small_price[de]}.",
     ),
     (
-        "The price of the {thing[en]} has risen from {old_price[en]} to {new_price[en]}.",
-        "Der Preis {thing[gen]} ist von {old_price[de]} auf {new_price[de]} gestiegen.",
+        "Instead of {old_price[en]}, the {thing[en]} now costs only {new_price[en]}.",
+        "Statt {old_price[de]} kostet {thing[der]} {thing[de]} jetzt nur noch {new_price[de]}.",
     ),
     # Measures
     (
-        "For the {dish[en]}, you need {grams[en]} of {ingredient[en]} and {few[en_words]} eggs.",
-        "Für {dish[de]} braucht man {grams[de]} {ingredient[de]} und {few[de_words]} Eier.",
+        "For the {dish[en]}, you need {grams[en]} of {ingredient[en]} and {handful[en_words]} eggs.",
+        "Für {dish[de]} braucht man {grams[de]} {ingredient[de]} und {handful[de_words]} Eier.",
     ),
     (
-        "It is {far[en]} from {route[en1]} to {route[en2]}.",
-        "Von {route[de1]} bis {route[de2]} sind es {far[de]}.",
+        "It is still {far[en]} to {city[en]}.",
+        "Bis {city[de]} sind es noch {far[de]}.",
     ),
     (
         "{name[en]} is {height[en]} tall and weighs {kilograms[en]}.",
@@ -138,25 +139,25 @@ TEMPLATES = (
         "{weather[de]} in {city[de]} {temperature[de]}.",
     ),
     (
-        "The apartment has {area[en]} and {few[en_words]} rooms and costs {rent[en]} a month.",
-        "Die Wohnung hat {area[de]} und {few[de_words]} Zimmer und kostet {rent[de]} im Monat.",
+        "The apartment has {area[en]} and {handful[en_words]} rooms and costs {rent[en]} a month.",
+        "Die Wohnung hat {area[de]} und {handful[de_words]} Zimmer und kostet {rent[de]} im Monat.",
     ),
     (
         "{road[en]}, {vehicle[en]} may travel at up to {speed[en]}.",
         "{road[de]} dürfen {vehicle[de]} bis zu {speed[de]} fahren.",
     ),
     (
-        "On {weekday[en]} {someone[en]} {sport[en]} {near[en]}.",
+        "On {weekday[en]}, {someone[en]} {sport[en]} {near[en]}.",
         "Am {weekday[de]} ist {someone[de]} {near[de]} {sport[de]}.",
     ),
     (
-        "The {thing[en]} weighs {grams[en]} and is {centimeters[en]} long.",
-        "{thing[der]} {thing[de]} wiegt {grams[de]} und ist {centimeters[de]} lang.",
+        "The package from {city[en]} weighs {grams[en]} and is {centimeters[en]} long.",
+        "Das Paket aus {city[de]} wiegt {grams[de]} und ist {centimeters[de]} lang.",
     ),
     # Ages
     (
-        "{who[en]} is {age[en_words]} years old.",
-        "{who[de]} ist {age[de_words]} Jahre alt.",
+        "{who[en]} is {below_hundred[en_words]} years old.",
+        "{who[de]} ist {below_hundred[de_words]} Jahre alt.",
     ),
     (
         "{someone[en]} turns {adult_age[en_words]} in {month[en]}.",
@@ -201,8 +202,8 @@ TEMPLATES = (
     ),
     # Relative times
     (
-        "The {vehicle[en]} to {city[en]} left {just_past[en]}.",
-        "{vehicle[de]} nach {city[de]} ist {just_past[de]} abgefahren.",
+        "The {transport[en]} to {city[en]} left {just_past[en]}.",
+        "{transport[de]} nach {city[de]} ist {just_past[de]} abgefahren.",
     ),
     (
         "{someone[en]} will come back from {city[en]} {future[en]}.",
@@ -240,6 +241,10 @@ TEMPLATES = (
     (
         "The {described[en]} is {position[en]} the {furniture[en]}.",
         "{described[the]} ist {position[de]} {furniture[dem]} {furniture[de]}.",
+    ),
+    (
+        "The {described[en]} is next to the {furniture[en]}.",
+        "{described[the]} ist neben {furniture[dem]} {furniture[de]}.",
     ),
     (
         "{who[en]} says that the {thing[en]} is too {quality[en]}.",

@@ -1,9 +1,10 @@
 """The words of the English-German sentence frames, as slots; `training/builtin_frames.py` says what a slot is.
 
-"en" is the English form and "de" the German nominative; each function names the further forms of its items.
+"en" is the English form and "de" the German nominative; the functions name the further forms of their items.
 """
 
-from training.builtin_frames import Item, Slot, a_or_an, language, table, territory
+from training.builtin_cldr import language, territory
+from training.builtin_frames import Item, Slot, a_or_an, ordered_pairs, table
 
 _WOMEN = ("Anna", "Clara", "Emma", "Julia", "Laura", "Maria", "Nina", "Sarah")
 _MEN = ("Adrian", "Ben", "David", "Felix", "Martin", "Oscar", "Paul", "Thomas")
@@ -105,12 +106,12 @@ poem | Gedicht | n
 """
 # "ending" is that of "ein", "kein" and the possessives in the accusative, "adj" that of an adjective behind them.
 _GENDERS = {
-    "m": {"der": "der", "dem": "dem", "ein": "einen", "ending": "en", "adj": "en", "er": "er"},
-    "f": {"der": "die", "dem": "der", "ein": "eine", "ending": "e", "adj": "e", "er": "sie"},
-    "n": {"der": "das", "dem": "dem", "ein": "ein", "ending": "", "adj": "es", "er": "es"},
+    "m": {"der": "der", "den": "den", "dem": "dem", "ein": "einen", "ending": "en", "adj": "en", "er": "er"},
+    "f": {"der": "die", "den": "die", "dem": "der", "ein": "eine", "ending": "e", "adj": "e", "er": "sie"},
+    "n": {"der": "das", "den": "das", "dem": "dem", "ein": "ein", "ending": "", "adj": "es", "er": "es"},
 }
-_ADJECTIVES = """
-new | neu | neu
+# The adjectives that a thing can have too much of, and others.
+_QUALITIES = """
 old | alt | alt
 big | groß | groß
 small | klein | klein
@@ -118,7 +119,8 @@ heavy | schwer | schwer
 cheap | billig | billig
 expensive | teuer | teur
 """
-_COLORS = """
+_OTHER_ADJECTIVES = """
+new | neu | neu
 red | rot | rot
 green | grün | grün
 black | schwarz | schwarz
@@ -143,10 +145,10 @@ Hamburg | Hamburg
 London | London
 Paris | Paris
 """
-_COUNTRIES = (
-    "AR AT AU BE BG BR CA CL CN CO CU CZ DE DK EE EG ES FI FR GR HR HU IE IL IN IS IT JP KE KR LT LU LV MA MG MX NO "
-    "NP NZ PE PL PT RO RS SE SI SN TH TN ZA CH IQ IR MN NL PH SK UA"
-).split()
+_COUNTRIES = """
+    AR AT AU BE BG BR CA CL CN CO CU CZ DE DK EE EG ES FI FR GR HR HU IE IL IN IS IT JP KE KR LT LU LV MA MG MX NO
+    NP NZ PE PL PT RO RS SE SI SN TH TN ZA CH IQ IR MN NL PH SK UA
+"""
 # The countries whose names take an article.
 _COUNTRY_GENDERS = {"CH": "f", "MN": "f", "SK": "f", "UA": "f", "IQ": "m", "IR": "m", "NL": "plural", "PH": "plural"}
 _COUNTRY_PHRASES = {
@@ -155,30 +157,82 @@ _COUNTRY_PHRASES = {
     "m": {"in": "im {}", "to": "in den {}", "from": "aus dem {}"},
     "plural": {"in": "in den {}", "to": "in die {}", "from": "aus den {}"},
 }
-_LANGUAGES = (
-    "de en fr es it pt nl da sv fi is ga et lv lt pl cs sk hu hr sr bg ro ru uk el tr ar th vi id zh ja ko ka hy"
-).split()
+_LANGUAGES = """
+    de en fr es it pt nl da sv fi is ga et lv lt pl cs sk hu hr sr bg ro ru uk el tr ar th vi id zh ja ko ka hy
+"""
+_GROUPS = """
+students | Studenten
+residents | Einwohner
+members | Mitglieder
+customers | Kunden
+children | Kinder
+families | Familien
+companies | Unternehmen
+voters | Wähler
+"""
+_CONTENTS = """
+books | Bücher | in the library | in der Bibliothek
+rooms | Zimmer | in the hotel | im Hotel
+children | Kinder | in the school | in der Schule
+trees | Bäume | in the park | im Park
+pictures | Bilder | in the museum | im Museum
+beds | Betten | in the hospital | im Krankenhaus
+chairs | Stühle | in the cinema | im Kino
+houses | Häuser | in this village | in diesem Dorf
+"""
 
 
-def names() -> Slot:
-    """First names, women and men in turn; the forms of `people`."""
+def word_slots() -> dict[str, Slot]:
+    """The slots by name."""
+    people = _people()
+    things, cities, languages = _nouns(_THINGS), table("en de", _CITIES), _languages()
+    qualities = table("en de stem", _QUALITIES)
+    adjectives = qualities + table("en de stem", _OTHER_ADJECTIVES)
+    return {
+        "who": people,
+        # Fewer of them, where other slots of a frame are large.
+        "someone": people[::3],
+        "name": _names(),
+        "couple": _couples(),
+        "thing": things,
+        "things": ordered_pairs(things),
+        "described": [_described(adjective, thing) for adjective in adjectives for thing in things],
+        "quality": qualities,
+        "furniture": _nouns(_FURNITURE),
+        "place": _nouns(_PLACES),
+        "shop": _nouns(_SHOPS),
+        "event": _nouns(_EVENTS),
+        "document": _nouns(_DOCUMENTS),
+        "text": _nouns(_TEXTS),
+        "group": table("en de", _GROUPS),
+        "content": table("en de where_en where_de", _CONTENTS),
+        "city": cities,
+        "route": ordered_pairs(cities),
+        "country": _countries(),
+        "language": languages,
+        "languages": ordered_pairs(languages),
+    }
+
+
+def _names() -> Slot:
+    """First names, women and men in turn; the forms of `_people`."""
     return [
-        {form: name for form in ("en", "de", "acc", "dat")} | {"gen": f"von {name}"} | _PRONOUNS[gender]
+        dict.fromkeys(("en", "de", "acc", "dat"), name) | {"gen": f"von {name}"} | _PRONOUNS[gender]
         for couple in zip(_WOMEN, _MEN, strict=True)
         for name, gender in zip(couple, "fm", strict=True)
     ]
 
 
-def people() -> Slot:
+def _people() -> Slot:
     """Names and relatives: "acc", "dat" and "gen" are cases, "he", "his", "er" and "sein" (a stem) pronouns."""
     relatives = [
         row | {"en": f"my {row['en']}"} | _PRONOUNS[row["gender"]]
         for row in table("en de acc dat gen gender", _RELATIVES)
     ]
-    return names() + relatives
+    return _names() + relatives
 
 
-def couples() -> Slot:
+def _couples() -> Slot:
     """A woman and a man."""
     return [{"en": f"{woman} and {man}", "de": f"{woman} und {man}"} for woman, man in zip(_WOMEN, _MEN, strict=True)]
 
@@ -186,53 +240,6 @@ def couples() -> Slot:
 def _nouns(rows: str) -> Slot:
     """Nouns: "en_a" has the English article, "der" and "dem" are articles, "ein" that of the accusative."""
     return [row | {"en_a": a_or_an(row["en"])} | _GENDERS[row["gender"]] for row in table("en de gender", rows)]
-
-
-def things() -> Slot:
-    """Things that a person owns; the forms of `_nouns`."""
-    return _nouns(_THINGS)
-
-
-def furniture() -> Slot:
-    """What stands in a room; the forms of `_nouns`."""
-    return _nouns(_FURNITURE)
-
-
-def places() -> Slot:
-    """Where people meet; the forms of `_nouns`."""
-    return _nouns(_PLACES)
-
-
-def shops() -> Slot:
-    """What opens and closes; the forms of `_nouns`."""
-    return _nouns(_SHOPS)
-
-
-def events() -> Slot:
-    """What takes place; the forms of `_nouns`."""
-    return _nouns(_EVENTS)
-
-
-def documents() -> Slot:
-    """What bears a date; the forms of `_nouns`."""
-    return _nouns(_DOCUMENTS)
-
-
-def texts() -> Slot:
-    """What is read and translated; the forms of `_nouns`."""
-    return _nouns(_TEXTS)
-
-
-def qualities() -> Slot:
-    """Adjectives a thing can have too much of, "stem" being what an ending is added to."""
-    return table("en de stem", _ADJECTIVES)
-
-
-def described_things() -> Slot:
-    """Things with an adjective: "the" and "a" with an article, nominative and accusative; "acc" behind "ein-"."""
-    return [
-        _described(adjective, thing) for adjective in qualities() + table("en de stem", _COLORS) for thing in things()
-    ]
 
 
 def _described(adjective: Item, noun: Item) -> Item:
@@ -248,15 +255,10 @@ def _described(adjective: Item, noun: Item) -> Item:
     }
 
 
-def cities() -> Slot:
-    """Cities, most with a German name of their own."""
-    return table("en de", _CITIES)
-
-
-def countries() -> Slot:
+def _countries() -> Slot:
     """Countries: "in", "to" and "from" are prepositional phrases with the article that the country takes."""
     items = []
-    for code in _COUNTRIES:
+    for code in _COUNTRIES.split():
         gender = _COUNTRY_GENDERS.get(code, "")
         english, german = territory(code, "en"), territory(code, "de")
         phrases = {form: phrase.format(german) for form, phrase in _COUNTRY_PHRASES[gender].items()}
@@ -268,6 +270,6 @@ def countries() -> Slot:
     return items
 
 
-def languages() -> Slot:
+def _languages() -> Slot:
     """Languages whose names decline as adjectives: "Deutsch", "aus dem Deutschen"."""
-    return [{code: language(tag, code) for code in ("en", "de")} for tag in _LANGUAGES]
+    return [{code: language(tag, code) for code in ("en", "de")} for tag in _LANGUAGES.split()]

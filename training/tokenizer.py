@@ -13,8 +13,8 @@ from transformers import PreTrainedTokenizerFast
 PAD, BOS, EOS, UNK = MARKERS = ("<pad>", "<s>", "</s>", "<unk>")  # their ids are their positions
 BYTES = tuple(sorted(pre_tokenizers.ByteLevel.alphabet()))
 
-# WordPiece marks a piece inside a word with this undertie (U+203F). The byte alphabet does not hold it, so that removing
-# the mark cannot damage text, as "##" could.
+# WordPiece marks a piece inside a word with this undertie (U+203F). It is not in the byte alphabet: removing the mark
+# cannot damage text, as with "##" it could.
 CONTINUATION = "\N{UNDERTIE}"
 # WordPiece turns a longer word into <unk>, so it is cut first. Pieces are joined without blanks: nothing is lost.
 MAX_WORD_BYTES = 100
@@ -169,7 +169,7 @@ def _train_unigram(
         split_by_unicode_script=False,
         split_by_number=False,
         character_coverage=1.0,
-        vocab_size=vocab_size - len(MARKERS) + 1,  # SentencePiece counts its own <unk>, at 0, and none of the markers
+        vocab_size=vocab_size,
         hard_vocab_limit=False,
         unk_id=0,
         bos_id=-1,
@@ -179,8 +179,9 @@ def _train_unigram(
         minloglevel=0 if show_progress else 2,
     )
     trained = SentencePieceProcessor(model_proto=proto.getvalue())
+    # In falling order of score, without SentencePiece's own unknown piece at 0.
     scores = {trained.id_to_piece(i): trained.get_score(i) for i in range(1, trained.get_piece_size())}
-    # SentencePiece keeps the bytes that occur. The others get the lowest score and the place of the unlikeliest pieces.
+    # SentencePiece keeps only the bytes that occur. The rest get the lowest score and the place of the last pieces.
     lowest = min(scores.values())
     singles = [(byte, scores.get(byte, lowest)) for byte in BYTES]
     longer = [(piece, score) for piece, score in scores.items() if len(piece) > 1]

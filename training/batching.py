@@ -1,0 +1,84 @@
+"""Batches by tokens: "sentence pairs were batched together by approximate sequence length" (paper §5.1)."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.utils.data import Sampler
+
+
+class TokenBatchSampler(Sampler[list[int]]):
+    """Batches of pairs of like length in which rows times longest, padding counted, fits a budget on each side.
+
+    Every pair that fits the budget comes exactly once an epoch; which pairs of one length go together, and the order
+    of the batches, are new every epoch and the same for a seed and an epoch. `len()` is exact.
+
+    Args:
+        source_lengths, target_lengths: tokens of each pair, end tokens counted.
+        max_batch_tokens: the budget of a batch on either side.
+        seed: of the order.
+        shuffle: `False` gives the longest pairs first, in the same order every time.
+
+    Attributes:
+        skipped: pairs that are longer than the budget and never come.
+
+    Raises:
+        ValueError: the two sides differ in number, or no pair fits the budget.
+    """
+
+    def __init__(
+        self,
+        source_lengths: Sequence[int],
+        target_lengths: Sequence[int],
+        max_batch_tokens: int,
+        *,
+        seed: int = 0,
+        shuffle: bool = True,
+    ) -> None:
+        source = np.asarray(source_lengths, dtype=np.int64)
+        target = np.asarray(target_lengths, dtype=np.int64)
+        if len(source) != len(target):
+            raise ValueError(f"{len(source)} source lengths, but {len(target)} target lengths")
+        fits = np.maximum(source, target) <= max_batch_tokens
+        if not fits.any():
+            raise ValueError(f"none of {len(source)} pairs fits `max_batch_tokens`={max_batch_tokens}: raise it")
+        self.skipped = int((~fits).sum())
+        self.seed = seed
+        self.shuffle = shuffle
+        self.epoch = 0
+        self.source = source
+        self.target = target
+        self.usable = np.flatnonzero(fits)
+        # Only the order among equals changes from epoch to epoch, so where a batch ends does not.
+        self.starts = self._batch_starts(self._by_length(self.usable), max_batch_tokens)
+
+    def _by_length(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Longest first; equals stay in the order in which they come."""
+        return indices[np.lexsort((self.source[indices], self.target[indices]))][::-1]
+
+    def _batch_starts(self, ordered: NDArray[np.int64], max_batch_tokens: int) -> list[int]:
+        starts = [0]
+        longest_source = longest_target = 0
+        for i, (source, target) in enumerate(
+            zip(self.source[ordered].tolist(), self.target[ordered].tolist(), strict=True)
+        ):
+            longest_source, longest_target = max(longest_source, source), max(longest_target, target)
+            if (i + 1 - starts[-1]) * max(longest_source, longest_target) > max_batch_tokens:
+                starts.append(i)
+                longest_source, longest_target = source, target
+        return starts
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the order that the next iteration gives."""
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[list[int]]:
+        rng = np.random.default_rng((self.seed, self.epoch))
+        indices = rng.permutation(self.usable) if self.shuffle else self.usable
+        batches = np.split(self._by_length(indices), self.starts[1:])
+        order = rng.permutation(len(batches)) if self.shuffle else np.arange(len(batches))
+        for i in order:
+            yield batches[i].tolist()
+
+    def __len__(self) -> int:
+        return len(self.starts)

@@ -1,0 +1,130 @@
+"""Train a recipe: text in, a folder out that `from_pretrained` loads.
+
+python -m training.train RECIPE_DIR [--option value ...]
+"""
+
+import json
+import sys
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import transformers
+from transformers import PreTrainedTokenizerBase, set_seed
+
+from training.data import Corpus, EncodedPairs, load_corpus
+from training.errors import UsageError, run_command
+from training.recipe import Recipe, parse_recipe
+from training.score import bleu_metric
+from training.tokenizer import train_tokenizer
+from training.trainer import TranslationTrainer
+from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+
+TARGET_TOKENIZER_FOLDER = "target_tokenizer"
+
+
+@dataclass
+class TrainedModel:
+    """What a run made: everything is in `folder` too, but for the corpus."""
+
+    folder: Path
+    trainer: TranslationTrainer
+    corpus: Corpus
+    results: dict[str, Any]
+
+
+def train(recipe: Recipe) -> TrainedModel:
+    """Run a recipe: tokenizers, model, training, evaluation, the folder with the result.
+
+    Raises:
+        UsageError: something the user gave cannot be used; before training starts.
+    """
+    data, arguments = recipe.data, recipe.arguments
+    config = recipe.model_config()  # a bad model shows before any work
+    if not data.joint_vocabulary and config.share_encoder_decoder_embeddings:
+        raise UsageError("`joint_vocabulary: false` needs `share_encoder_decoder_embeddings: false` in config.json")
+    bleu_metric(data.target_lang)  # a missing tokenizer package too
+    folder = Path(arguments.output_dir)
+    set_seed(arguments.seed)
+    corpus = load_corpus(data, arguments.seed)
+
+    tokenizer, target_tokenizer = train_tokenizers(recipe, corpus, config.max_position_embeddings)
+    config = recipe.model_config(vocab_size=len(tokenizer), decoder_vocab_size=len(target_tokenizer))
+    check_special_ids(config, target_tokenizer)
+    train_pairs = EncodedPairs(corpus.train, tokenizer, target_tokenizer, data.max_length)
+    tell(
+        f"{len(corpus.train)} training pairs: {len(train_pairs)} kept, {train_pairs.empty} with an empty side, "
+        f"{train_pairs.too_long} longer than {data.max_length} tokens"
+    )
+    held_out = {"eval": corpus.validation, "test": corpus.test}
+    encoded = {name: EncodedPairs(pairs, tokenizer, target_tokenizer) for name, pairs in held_out.items() if pairs}
+
+    set_seed(arguments.seed)
+    model = VanillaTransformerForConditionalGeneration(config)
+    model.generation_config = recipe.generation_config()
+    trainer = TranslationTrainer(
+        model=model,
+        args=arguments,
+        tokenizer=tokenizer,
+        target_tokenizer=target_tokenizer,
+        train_dataset=train_pairs,
+        eval_dataset=encoded.get("eval"),
+        pairs=held_out,
+        target_lang=data.target_lang,
+    )
+    metrics = trainer.train(resume_from_checkpoint=arguments.resume_from_checkpoint).metrics
+    trainer.save_model(str(folder))
+    if target_tokenizer is not tokenizer:
+        target_tokenizer.save_pretrained(folder / TARGET_TOKENIZER_FOLDER)
+    for name, dataset in encoded.items():
+        metrics.update(trainer.evaluate(dataset, metric_key_prefix=name))
+    metrics["bleu_signature"] = trainer.bleu_signature
+    metrics["transformers_version"] = transformers.__version__
+    trainer.save_metrics("all", metrics, combined=False)
+    trainer.save_state()
+    return TrainedModel(folder, trainer, corpus, metrics)
+
+
+def train_tokenizers(
+    recipe: Recipe, corpus: Corpus, max_length: int
+) -> tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]:
+    """Tokenizers of source and target, trained on the training text; one for both where the vocabulary is joint."""
+    data = recipe.data
+    sources = (source for source, _ in corpus.train)
+    targets = (target for _, target in corpus.train)
+    texts = [chain(sources, targets)] if data.joint_vocabulary else [sources, targets]
+    try:
+        trained = [
+            train_tokenizer(text, data.vocab_size, data.tokenizer_algorithm, model_max_length=max_length)  # type: ignore[arg-type]
+            for text in texts
+        ]
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    return trained[0], trained[-1]
+
+
+def check_special_ids(config: VanillaTransformerConfig, tokenizer: PreTrainedTokenizerBase) -> None:
+    """A model and a tokenizer that do not mean the same by an id would train to nonsense.
+
+    Raises:
+        UsageError: the special ids differ.
+    """
+    for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
+        if getattr(config, name) != getattr(tokenizer, name):
+            raise UsageError(
+                f"config.json: `{name}` is {getattr(config, name)}, but {getattr(tokenizer, name)} in the tokenizer"
+            )
+
+
+def tell(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    trained = train(parse_recipe(sys.argv[1:]))
+    print(json.dumps(trained.results, indent=2))
+
+
+if __name__ == "__main__":
+    run_command(main)
