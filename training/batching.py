@@ -53,8 +53,9 @@ class TokenBatchSampler(Sampler[list[int]]):
         self.starts = self._batch_starts(self._by_length(self.usable), max_batch_tokens)
 
     def _by_length(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Longest first; equals stay in the order in which they come."""
-        return indices[np.lexsort((self.source[indices], self.target[indices]))][::-1]
+        """By the longer side, longest first, then by the shorter; equals stay in the order in which they come."""
+        source, target = self.source[indices], self.target[indices]
+        return indices[np.lexsort((-np.minimum(source, target), -np.maximum(source, target)))]
 
     def _batch_starts(self, ordered: NDArray[np.int64], max_batch_tokens: int) -> list[int]:
         starts = [0]

@@ -24,7 +24,8 @@ def label_smoothed_cross_entropy(
         The loss, and the negative log-likelihood without smoothing (detached): two scalars, 0 without any label.
     """
     real = labels.ne(IGNORED_LABEL)
-    logits, labels = logits[real].float(), labels[real]  # (N, V), (N,)
+    logits, labels = logits[real], labels[real]  # (N, V), (N,)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     log_normalizer = logits.logsumexp(dim=-1)
     nll = (log_normalizer - logits.gather(-1, labels[:, None])[:, 0]).sum()
     spread = (log_normalizer - logits.mean(dim=-1)).sum()

@@ -1,0 +1,65 @@
+"""Token batches (paper §5.1; B42)."""
+
+import numpy as np
+import pytest
+
+from training.batching import TokenBatchSampler
+
+
+def lengths(n: int = 500, seed: int = 0) -> tuple[list[int], list[int]]:
+    rng = np.random.default_rng(seed)
+    return rng.integers(1, 61, n).tolist(), rng.integers(1, 61, n).tolist()
+
+
+@pytest.mark.parametrize("budget", [61, 128, 1000, 100_000])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_padded_size_fits_and_every_pair_comes_once(budget: int, shuffle: bool) -> None:
+    source, target = lengths()
+    sampler = TokenBatchSampler(source, target, budget, shuffle=shuffle)
+    batches = list(sampler)
+    assert sorted(i for batch in batches for i in batch) == list(range(len(source)))
+    assert len(batches) == len(sampler)
+    assert sampler.skipped == 0
+    for batch in batches:
+        assert batch
+        assert len(batch) * max(source[i] for i in batch) <= budget
+        assert len(batch) * max(target[i] for i in batch) <= budget
+
+
+def test_pairs_over_the_budget_are_counted_and_skipped() -> None:
+    source, target = lengths()
+    source[7], target[9] = 500, 500
+    sampler = TokenBatchSampler(source, target, 128)
+    seen = {i for batch in sampler for i in batch}
+    assert sampler.skipped == 2
+    assert seen == set(range(500)) - {7, 9}
+
+
+def test_a_pair_as_long_as_the_budget_fits() -> None:
+    assert list(TokenBatchSampler([128, 1], [1, 128], 128)) in ([[0], [1]], [[1], [0]])
+
+
+def test_order_is_new_every_epoch_and_repeats_with_the_seed() -> None:
+    source, target = lengths()
+
+    def order(seed: int, epoch: int) -> list[list[int]]:
+        sampler = TokenBatchSampler(source, target, 128, seed=seed)
+        sampler.set_epoch(epoch)
+        assert len(list(sampler)) == len(sampler)
+        return list(sampler)
+
+    assert order(1, 0) == order(1, 0)
+    assert order(1, 3) == order(1, 3)
+    assert order(1, 0) != order(1, 1)
+    assert order(1, 0) != order(2, 0)
+    # Not only the order of the batches: which pairs of one length meet is new too.
+    assert sorted(map(sorted, order(1, 0))) != sorted(map(sorted, order(1, 1)))
+
+
+def test_bad_lengths_are_refused() -> None:
+    with pytest.raises(ValueError, match="none of 2 pairs fits `max_batch_tokens`=4"):
+        TokenBatchSampler([5, 6], [7, 1], 4)
+    with pytest.raises(ValueError, match="none of 0 pairs"):
+        TokenBatchSampler([], [], 4)
+    with pytest.raises(ValueError, match="2 source lengths, but 1 target"):
+        TokenBatchSampler([1, 2], [1], 4)
