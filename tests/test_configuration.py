@@ -174,6 +174,15 @@ def test_round_trip(changes: dict[str, Any], tmp_path: Path) -> None:
     assert loaded.my_note == {"a": [1, 2]}
 
 
+def test_vocabulary_given_on_loading(tmp_path: Path) -> None:
+    """A saved configuration loaded with another vocabulary is whole, and can be saved and loaded again."""
+    tiny_config().save_pretrained(tmp_path)
+    config = VanillaTransformerConfig.from_pretrained(tmp_path, vocab_size=60)
+    assert (config.vocab_size, config.decoder_vocab_size, config.target_vocab_size) == (60, 60, 60)
+    config.save_pretrained(tmp_path)
+    assert VanillaTransformerConfig.from_pretrained(tmp_path).vocab_size == 60
+
+
 def test_configurations_share_nothing_mutable() -> None:
     """A change to one configuration never reaches another (B57)."""
     one, other = tiny_config(), tiny_config()

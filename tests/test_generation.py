@@ -1,5 +1,6 @@
 """Caches and generation: one text whatever the arrangement, and a limit for each sentence."""
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -294,6 +295,7 @@ def test_limit_without_an_end_token(decoding: dict[str, Any]) -> None:
     model = endless(eos_token_id=None)
     ids, mask = pad(SOURCES)
     output = model.generate(ids, attention_mask=mask, max_length_margin=3, **decoding)
+    assert output.ge(0).all()
     assert [len(words(row)) - 1 for row in output.tolist()] == [len(src) + 3 for src in SOURCES]
 
 
@@ -417,7 +419,27 @@ def test_a_source_beyond_the_table_is_refused() -> None:
         model.generate(torch.full((1, 17), 7))
 
 
+@pytest.mark.parametrize("length", [17, 20])
+@pytest.mark.parametrize("decoding", DECODING, ids=str)
+def test_a_prompt_beyond_the_table_is_refused(decoding: dict[str, Any], length: int) -> None:
+    """A decoder prompt that leaves no learned position is a ValueError naming the limit (B11)."""
+    model = endless(position_encoding="learned", max_position_embeddings=16)
+    prompt = torch.tensor([[1] + [7] * (length - 1)])
+    with pytest.raises(ValueError, match=r"`max_position_embeddings`=16\b"):
+        model.generate(SRC, decoder_input_ids=prompt, **decoding)
+
+
 # Settings and scores
+
+
+def test_a_given_configuration_brings_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever gives a generation configuration alone is not told off for keywords (B57)."""
+    logger: Any = logging.getLogger("transformers.generation.utils")
+    logger.warning_once.cache_clear()
+    logger.addHandler(caplog.handler)
+    endless().generate(SRC, generation_config=GenerationConfig(num_beams=2))
+    logger.removeHandler(caplog.handler)
+    assert "deprecated" not in caplog.text
 
 
 def test_default_settings() -> None:

@@ -45,7 +45,7 @@ def test_reverses_strings_it_has_not_seen() -> None:
         logits = model(input_ids=with_end(batch), decoder_input_ids=decoder_input).logits
         loss, _ = label_smoothed_cross_entropy(logits, labels, 0.1)
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
 
     model.eval()

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -29,7 +30,7 @@ def model_for(tokenizer: PreTrainedTokenizerBase) -> VanillaTransformerForCondit
     return tiny(vocab_size=len(tokenizer)).train()
 
 
-def trainer_for(tokenizer: PreTrainedTokenizerBase, folder: Path, **options: object) -> TranslationTrainer:
+def trainer_for(tokenizer: PreTrainedTokenizerBase, folder: Path, **options: Any) -> TranslationTrainer:
     arguments = TranslationTrainingArguments(
         output_dir=str(folder), **{"report_to": "none", "save_strategy": "no", "disable_tqdm": True, **options}
     )
@@ -107,7 +108,7 @@ def test_smoothed_loss_of_nothing_is_zero() -> None:
     """B25: a batch with nothing to predict has loss 0 and a finite gradient."""
     logits = torch.randn(2, 3, 5, requires_grad=True)
     loss, nll = label_smoothed_cross_entropy(logits, torch.full((2, 3), -100), 0.1)
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     assert loss.item() == nll.item() == 0.0
     assert logits.grad is not None
     assert not logits.grad.any()
@@ -151,7 +152,7 @@ def test_accumulation_changes_nothing(tokenizer: PreTrainedTokenizerBase, tmp_pa
 
 def test_both_paths_of_smoothing_give_one_number(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
     """B23: the stock Trainer's `label_smoothing_factor` and this trainer's own loss, on one batch."""
-    options = {"max_steps": 1, "logging_steps": 1, "label_smoothing_factor": 0.1, "max_grad_norm": 1e9}
+    options: dict[str, Any] = {"max_steps": 1, "logging_steps": 1, "label_smoothing_factor": 0.1, "max_grad_norm": 1e9}
     ours = trainer_for(tokenizer, tmp_path, max_batch_tokens=1000, **options)
     ours.train()
     model = model_for(tokenizer)
@@ -202,3 +203,24 @@ def test_arguments_survive_their_own_json(tmp_path: Path) -> None:
     arguments = TranslationTrainingArguments(output_dir=str(tmp_path))
     assert json.loads(arguments.to_json_string())["lr_scheduler_type"] == "noam"
     assert (arguments.learning_rate, arguments.label_smoothing_factor) == (1.0, 0.1)
+
+
+def test_translations_are_not_cut_at_twenty_tokens(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
+    """B18: in this trainer's evaluation and in the stock trainer's, the limit is source length + 50."""
+    trainer = trainer_for(tokenizer, tmp_path)
+    trainer.model.generation_config.suppress_tokens = [tokenizer.eos_token_id]  # never ends by itself
+    source = PAIRS[0][0]
+    limit = len(tokenizer(source)["input_ids"]) + 50
+    sequences = trainer.model.eval().generate(**tokenizer(source, return_tensors="pt"))
+    assert sequences.shape == (1, limit + 1)
+    assert trainer.translate([source]) == tokenizer.batch_decode(sequences, skip_special_tokens=True)
+
+    stock = Seq2SeqTrainer(
+        model=trainer.model,
+        args=Seq2SeqTrainingArguments(
+            output_dir=str(tmp_path), predict_with_generate=True, report_to="none", disable_tqdm=True
+        ),
+        data_collator=DataCollatorForSeq2Seq(tokenizer, model=trainer.model),
+    )
+    predictions = stock.predict(EncodedPairs(PAIRS[:1], tokenizer, tokenizer)).predictions
+    assert predictions.tolist() == sequences.tolist()

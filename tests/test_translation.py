@@ -63,6 +63,6 @@ def test_several_translations_of_each(
 
 def test_bad_numbers_are_refused_before_any_work() -> None:
     with pytest.raises(ValueError, match="`max_batch_tokens` must be 1 or more, got 0"):
-        translate(None, None, ["a"], max_batch_tokens=0)  # type: ignore[arg-type]
+        translate(None, None, ["a"], max_batch_tokens=0)
     with pytest.raises(ValueError, match="`num_return_sequences` must be 1 or more"):
-        translate(None, None, ["a"], num_return_sequences=0)  # type: ignore[arg-type]
+        translate(None, None, ["a"], num_return_sequences=0)

@@ -11,9 +11,6 @@ from transformers import PreTrainedTokenizerFast
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 
-# Models this small only wait for further threads, and for long on a busy machine.
-torch.set_num_threads(1)
-
 SRC = torch.tensor([[11, 12, 13, 2]])
 TGT = torch.tensor([[1, 9, 8]])
 LABELS = torch.tensor([[9, 8, 2]])

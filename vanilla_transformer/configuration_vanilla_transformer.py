@@ -2,11 +2,31 @@
 
 from typing import Any
 
-from transformers import PreTrainedConfig
+from transformers import GenerationConfig, PreTrainedConfig
 from transformers.activations import ACT2FN
 
 NORM_POSITIONS = ("post", "pre")
 POSITION_ENCODINGS = ("sinusoidal", "sinusoidal_concat", "sinusoidal_tensor2tensor", "learned")
+SIZES = (
+    "vocab_size",
+    "decoder_vocab_size",
+    "d_model",
+    "encoder_layers",
+    "decoder_layers",
+    "encoder_ffn_dim",
+    "decoder_ffn_dim",
+    "encoder_attention_heads",
+    "decoder_attention_heads",
+    "max_position_embeddings",
+)
+FLAGS = (
+    "share_encoder_decoder_embeddings",
+    "tie_word_embeddings",
+    "attention_bias",
+    "scale_embedding",
+    "final_logits_bias",
+    "use_cache",
+)
 # Where a saved folder's own code files hold the classes (`trust_remote_code=True`).
 AUTO_MAP = {
     "AutoConfig": "configuration_vanilla_transformer.VanillaTransformerConfig",
@@ -57,7 +77,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
     """
 
     model_type = "vanilla_transformer"
-    keys_to_ignore_at_inference = ("cache", "past_key_values")
+    keys_to_ignore_at_inference = ["cache", "past_key_values"]  # noqa: RUF012 (a list, as the trainer adds to it)
     attribute_map = {  # noqa: RUF012 (the base class' own form)
         "hidden_size": "d_model",
         "num_attention_heads": "encoder_attention_heads",
@@ -104,10 +124,25 @@ class VanillaTransformerConfig(PreTrainedConfig):
         if self.decoder_vocab_size is None:
             self.decoder_vocab_size = self.vocab_size
         kwargs.setdefault("auto_map", dict(AUTO_MAP))
+        # Decoding settings live in the generation config alone; transformers drops its older ones itself.
+        decoding = vars(GenerationConfig()).keys() - vars(PreTrainedConfig).keys() | {
+            "max_length_margin",
+            "length_penalty_kind",
+        }
+        kwargs = {name: value for name, value in kwargs.items() if name not in decoding}
         super().__post_init__(**kwargs)
-        self._check_sizes()
+        self._check_types()
+        self._check_heads()
         self._check_names()
+        self._check_positions()
         self._check_vocabulary()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """One matrix has one size: where it is shared, a new `vocab_size` is the target's too."""
+        state = self.__dict__
+        if name == "vocab_size" and "decoder_vocab_size" in state and state["share_encoder_decoder_embeddings"]:
+            super().__setattr__("decoder_vocab_size", value)
+        super().__setattr__(name, value)
 
     @property
     def target_vocab_size(self) -> int:
@@ -116,19 +151,27 @@ class VanillaTransformerConfig(PreTrainedConfig):
             return self.vocab_size
         return self.decoder_vocab_size
 
-    def _check_sizes(self) -> None:
-        sizes = ["vocab_size", "decoder_vocab_size", "d_model", "encoder_layers", "decoder_layers", "encoder_ffn_dim"]
-        sizes += ["decoder_ffn_dim", "encoder_attention_heads", "decoder_attention_heads", "max_position_embeddings"]
-        sizes += [name for name in ("d_k", "d_v") if getattr(self, name) is not None]
-        for name in sizes:
+    def _check_types(self) -> None:
+        for name in SIZES:
+            self._check(name, _is_whole(getattr(self, name), 1), "a whole number of 1 or more")
+        for name in ("d_k", "d_v"):
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"`{name}` must be a whole number of 1 or more, got {value!r}")
-        if not isinstance(self.position_offset, int) or self.position_offset < 0:
-            raise ValueError(f"`position_offset` must be a whole number of 0 or more, got {self.position_offset!r}")
+            self._check(name, value is None or _is_whole(value, 1), "None or a whole number of 1 or more")
+        self._check("position_offset", _is_whole(self.position_offset, 0), "a whole number of 0 or more")
         for name in ("dropout", "attention_dropout", "activation_dropout"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"`{name}` is a probability between 0 and 1, got {getattr(self, name)!r}")
+            value = getattr(self, name)
+            self._check(name, _is_number(value) and 0 <= value <= 1, "a probability between 0 and 1")
+        eps = self.layer_norm_eps
+        self._check("layer_norm_eps", _is_number(eps) and eps >= 0, "a number of 0 or more")
+        for name in FLAGS:
+            self._check(name, isinstance(getattr(self, name), bool), "True or False")
+        self._check("is_encoder_decoder", self.is_encoder_decoder is True, "True: the model has both stacks")
+
+    def _check(self, name: str, is_right: bool, expected: str) -> None:
+        if not is_right:
+            raise ValueError(f"`{name}` must be {expected}; got {getattr(self, name)!r}")
+
+    def _check_heads(self) -> None:
         for name in ("encoder_attention_heads", "decoder_attention_heads"):
             heads = getattr(self, name)
             if (self.d_k is None or self.d_v is None) and self.d_model % heads:
@@ -138,24 +181,26 @@ class VanillaTransformerConfig(PreTrainedConfig):
                 )
 
     def _check_names(self) -> None:
-        self._check_choice("norm_position", NORM_POSITIONS)
-        self._check_choice("position_encoding", POSITION_ENCODINGS)
-        self._check_choice("activation_function", tuple(ACT2FN))
-        self._check_choice("attention_score", ("scaled_dot_product",))
-        if self.attention_window is not None:
-            raise ValueError(
-                f"`attention_window`={self.attention_window!r} is not supported, only None: "
-                "every position attends to the whole sequence"
-            )
+        for name, choices in (
+            ("norm_position", NORM_POSITIONS),
+            ("position_encoding", POSITION_ENCODINGS),
+            ("activation_function", tuple(ACT2FN)),
+            ("attention_score", ("scaled_dot_product",)),
+        ):
+            self._check(name, getattr(self, name) in choices, f"one of {', '.join(choices)}")
+        self._check("attention_window", self.attention_window is None, "None: every position sees the whole sequence")
+
+    def _check_positions(self) -> None:
         if self.position_encoding != "learned" and self.d_model % 2:
             raise ValueError(
                 f"`d_model`={self.d_model} is odd, but `position_encoding`={self.position_encoding!r} pairs each sine "
                 'with a cosine: use an even `d_model`, or `position_encoding="learned"`'
             )
-
-    def _check_choice(self, name: str, choices: tuple[str, ...]) -> None:
-        if getattr(self, name) not in choices:
-            raise ValueError(f"`{name}` must be one of {', '.join(choices)}; got {getattr(self, name)!r}")
+        if self.position_encoding == "learned" and self.position_offset >= self.max_position_embeddings:
+            raise ValueError(
+                f"`position_offset`={self.position_offset} leaves no room in `max_position_embeddings`="
+                f"{self.max_position_embeddings} learned positions: raise the second"
+            )
 
     def _check_vocabulary(self) -> None:
         target_size = self.target_vocab_size
@@ -164,12 +209,21 @@ class VanillaTransformerConfig(PreTrainedConfig):
                 f"`decoder_vocab_size`={self.decoder_vocab_size} differs from `vocab_size`={self.vocab_size}: "
                 "set both alike, or `share_encoder_decoder_embeddings=False` for two vocabularies"
             )
-        for name in ("pad_token_id", "bos_token_id", "decoder_start_token_id"):
+        for name in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
             value = getattr(self, name)
-            # The source vocabulary has no start token of its own; padding must be in both.
+            # Padding stands on both sides, the others on the target's.
             size = min(self.vocab_size, target_size) if name == "pad_token_id" else target_size
-            if value is not None and not 0 <= value < size:
-                raise ValueError(f"`{name}`={value} is outside the vocabulary of {size} entries (0 to {size - 1})")
+            ids = value if name == "eos_token_id" and isinstance(value, (list, tuple)) else [value]
+            is_right = value is None or all(_is_whole(token_id, 0) and token_id < size for token_id in ids)
+            self._check(name, is_right, f"an entry of the vocabulary, 0 to {size - 1}, or None")
+
+
+def _is_whole(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 __all__ = ["VanillaTransformerConfig"]

@@ -1,5 +1,6 @@
 """What decoding adds to transformers' `generate`: a length limit for each sentence, padding after it."""
 
+import copy
 from typing import Any
 
 import torch
@@ -52,6 +53,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         generation_config: GenerationConfig | None = None,
         logits_processor: LogitsProcessorList | None = None,
         stopping_criteria: StoppingCriteriaList | None = None,
+        *args: Any,
         **kwargs: Any,
     ) -> Any:
         """transformers' `generate`, with every argument it takes; the differences:
@@ -62,7 +64,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         - After the end token only padding follows, under beam search too.
 
         Raises:
-            ValueError: more new tokens are asked for than there are learned positions.
+            ValueError: more tokens are asked for, or given as a prompt, than there are learned positions.
         """
         settings = _Settings(kwargs, generation_config, self.generation_config)
         margin = settings.get("max_length_margin")
@@ -83,24 +85,22 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         asked = settings.get("max_new_tokens")
         if asked is None and settings.get("max_length") is not None:
             asked = settings.get("max_length") - prompt_length
-        if asked is not None and room is not None and asked > room:
+        if room is not None and (asked or 1) > room:
             raise ValueError(
-                f"{asked} new tokens after {prompt_length} do not fit `max_position_embeddings`="
-                f"{self.config.max_position_embeddings} learned positions: ask for {room} at most"
+                f"{asked or 1} new tokens after {prompt_length} do not fit `max_position_embeddings`="
+                f"{self.config.max_position_embeddings} learned positions: room is left for {max(room, 0)}"
             )
         if asked is None and margin is not None and (lengths := _source_lengths(kwargs)) is not None:
-            limits = lengths + margin if room is None else (lengths + margin).clamp(max=room)
-            kwargs["max_new_tokens"] = int(limits.max())
+            limits = (lengths + margin).clamp(min=1, max=room)
+            if generation_config is None:
+                kwargs["max_new_tokens"] = int(limits.max())
+            else:  # a keyword beside a config would bring transformers' warning about the two
+                generation_config = copy.deepcopy(generation_config)
+                generation_config.max_new_tokens = int(limits.max())
             stopping_criteria = StoppingCriteriaList(stopping_criteria or [])
             stopping_criteria.append(LengthLimitForEachSentence(limits, prompt_length))
 
-        output = super().generate(
-            inputs=inputs,
-            generation_config=generation_config,
-            logits_processor=logits_processor,
-            stopping_criteria=stopping_criteria,
-            **kwargs,
-        )
+        output = super().generate(inputs, generation_config, logits_processor, stopping_criteria, *args, **kwargs)
         sequences = output if isinstance(output, Tensor) else output.sequences
         _pad_after_end(
             sequences[:, prompt_length:], limits, settings.get("eos_token_id"), settings.get("pad_token_id")
@@ -150,9 +150,9 @@ def _pad_after_end(new: Tensor, limits: Tensor | None, end: int | list[int] | No
 
     transformers' beam search fills finished rows with the end token where the padding id is 0.
     """
-    if pad is None or end is None:
+    if pad is None:
         return
-    is_end = torch.isin(new, torch.tensor(end, device=new.device))
+    is_end = torch.isin(new, torch.tensor([] if end is None else end, device=new.device, dtype=new.dtype))
     finished = is_end.cumsum(dim=-1) - is_end.long() > 0
     if limits is not None:
         limits = limits.to(new.device).repeat_interleave(new.shape[0] // limits.shape[0])

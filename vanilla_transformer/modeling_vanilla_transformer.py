@@ -79,6 +79,9 @@ class SinusoidalPositionalEncoding(nn.Module):
             return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)
         return torch.cat((angles.sin(), angles.cos()), dim=-1)
 
+    def check_length(self, length: int) -> None:
+        """Every length is well."""
+
     def forward(self, positions: Tensor, length: int) -> Tensor:
         """Encodings of `positions` (B, T), all below `length`: (B, T, d)."""
         positions = positions + self.offset
@@ -94,13 +97,17 @@ class LearnedPositionalEncoding(nn.Embedding):
         super().__init__(config.max_position_embeddings, config.d_model)
         self.offset = config.position_offset
 
-    def forward(self, positions: Tensor, length: int) -> Tensor:  # type: ignore[override]
-        """Embeddings of `positions` (B, T), all below `length`: (B, T, d)."""
-        if length + self.offset > self.num_embeddings:
+    def check_length(self, length: int) -> None:
+        """A sequence that goes past the table is refused; compiled code knows only the room of its cache."""
+        if length + self.offset > self.num_embeddings and not torch.compiler.is_compiling():
             raise ValueError(
                 f"a sequence of {length} tokens from position {self.offset} does not fit "
                 f"`max_position_embeddings`={self.num_embeddings} learned positions: shorten it, or use sinusoids"
             )
+
+    def forward(self, positions: Tensor, length: int) -> Tensor:  # type: ignore[override]
+        """Embeddings of `positions` (B, T), all below `length`: (B, T, d)."""
+        self.check_length(length)
         return super().forward(positions + self.offset)
 
 
@@ -359,7 +366,6 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     ) -> nn.Embedding:
         if self.config.share_encoder_decoder_embeddings:
             resized = super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
-            self.config.decoder_vocab_size = resized.num_embeddings
             self.resize_final_logits_bias(resized.num_embeddings)
             return resized
         # Two vocabularies: the source's alone.
@@ -523,7 +529,10 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         if cache is not None and not isinstance(cache, EncoderDecoderCache):
             cache = EncoderDecoderCache(cache, DynamicCache(config=self.config))
         past = 0 if cache is None else cache.get_seq_length()
-        length = new if cache is None else cache.get_mask_sizes(new, 0)[0]
+        if cache is not None and isinstance(past, Tensor) and torch.compiler.is_compiling():
+            length = cache.get_mask_sizes(new, 0)[0]  # all that a static cache can hold
+        else:
+            length = int(past) + new
         if isinstance(attention_mask, Tensor):
             positions = positions_from_mask(attention_mask)[:, -new:]
         else:
@@ -609,8 +618,12 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
             `last_hidden_state` (B, T, d) of the decoder, the cache, and both stacks' states on demand.
 
         Raises:
-            ValueError: ids and embeddings both given, or neither, for source or target.
+            ValueError: ids and embeddings both given, or neither, for source or target; or more tokens than learned
+                positions.
         """
+        target = decoder_input_ids if decoder_inputs_embeds is None else decoder_inputs_embeds
+        if target is not None:
+            self.decoder.embed_positions.check_length(target.shape[1])
         attention_mask = source_mask(attention_mask, input_ids, self.config)
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
