@@ -35,7 +35,8 @@ def test_text_files_to_a_folder_that_loads(tmp_path: Path, separate: bool) -> No
     for name in ("train_runtime", "train_loss", "eval_loss", "eval_perplexity", "eval_bleu", "eval_runtime"):
         assert isinstance(results[name], float), name
     assert results["bleu_signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a")
-    assert "60 training pairs: 60 kept" in done.stderr
+    assert "train: 60 pairs used, 0 with an empty side left out, 0 longer than 256 tokens left out" in done.stderr
+    assert "eval: 5 pairs used, 1 with an empty side left out, 0 over 512 tokens left out" in done.stderr
 
     hypotheses = (folder / "eval_hypotheses.txt").read_bytes()
     assert hypotheses.count(b"\n") == 6
@@ -135,6 +136,31 @@ def test_bad_text_ends_with_status_2_and_one_line(tmp_path: Path) -> None:
     assert "train.de has 9" in done.stderr
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--max_batch_tokens", "2"], "train: none of 60 pairs fits `max_batch_tokens`=2"),
+        (
+            ["--max_length", "1"],
+            "train: none of 0 pairs fits `max_batch_tokens`=512: raise it; 0 had an empty side, 60",
+        ),
+    ],
+)
+def test_nothing_left_to_train_on_is_said_before_training(tmp_path: Path, options: list[str], message: str) -> None:
+    done = run_module(
+        "training.train", str(write_recipe(tmp_path / "tiny")), *text_options(tmp_path), *options, cwd=tmp_path
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: {message}")
+
+
+def test_evaluation_without_held_out_text_is_refused(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path / "tiny", training=SMALL_TRAINING + "eval_strategy: epoch\n")
+    done = run_module("training.train", str(recipe), *text_options(tmp_path)[:4], cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: `eval_strategy: epoch` needs --validation_source, --validation_target\n"
 
 
 def test_a_folder_that_is_no_recipe_is_named(tmp_path: Path) -> None:

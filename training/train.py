@@ -13,6 +13,7 @@ from typing import Any
 import transformers
 from transformers import PreTrainedTokenizerBase, set_seed
 
+from training.batching import TokenBatchSampler
 from training.data import Corpus, EncodedPairs, load_corpus
 from training.errors import UsageError, run_command
 from training.recipe import Recipe, parse_recipe
@@ -45,6 +46,10 @@ def train(recipe: Recipe) -> TrainedModel:
     if not data.joint_vocabulary and config.share_encoder_decoder_embeddings:
         raise UsageError("`joint_vocabulary: false` needs `share_encoder_decoder_embeddings: false` in config.json")
     bleu_metric(data.target_lang)  # a missing tokenizer package too
+    if arguments.eval_strategy != "no" and data.dataset is None and not data.validation_source:
+        raise UsageError(
+            f"`eval_strategy: {arguments.eval_strategy.value}` needs --validation_source, --validation_target"
+        )
     folder = Path(arguments.output_dir)
     set_seed(arguments.seed)
     corpus = load_corpus(data, arguments.seed)
@@ -53,12 +58,10 @@ def train(recipe: Recipe) -> TrainedModel:
     config = recipe.model_config(vocab_size=len(tokenizer), decoder_vocab_size=len(target_tokenizer))
     check_special_ids(config, target_tokenizer)
     train_pairs = EncodedPairs(corpus.train, tokenizer, target_tokenizer, data.max_length)
-    tell(
-        f"{len(corpus.train)} training pairs: {len(train_pairs)} kept, {train_pairs.empty} with an empty side, "
-        f"{train_pairs.too_long} longer than {data.max_length} tokens"
-    )
     held_out = {"eval": corpus.validation, "test": corpus.test}
     encoded = {name: EncodedPairs(pairs, tokenizer, target_tokenizer) for name, pairs in held_out.items() if pairs}
+    for name, pairs in {"train": train_pairs, **encoded}.items():
+        report_pairs(name, pairs, arguments.max_batch_tokens, data.max_length if name == "train" else None)
 
     set_seed(arguments.seed)
     model = VanillaTransformerForConditionalGeneration(config)
@@ -115,6 +118,23 @@ def check_special_ids(config: VanillaTransformerConfig, tokenizer: PreTrainedTok
             raise UsageError(
                 f"config.json: `{name}` is {getattr(config, name)}, but {getattr(tokenizer, name)} in the tokenizer"
             )
+
+
+def report_pairs(name: str, pairs: EncodedPairs, max_batch_tokens: int, max_length: int | None) -> None:
+    """Say how many pairs are used and how many are not, and why.
+
+    Raises:
+        UsageError: none is left.
+    """
+    try:
+        over_budget = TokenBatchSampler(*pairs.lengths(), max_batch_tokens).skipped
+    except ValueError as error:
+        raise UsageError(
+            f"{name}: {error}; {pairs.empty} had an empty side, {pairs.too_long} were too long"
+        ) from error
+    counts = [f"{len(pairs) - over_budget} pairs used", f"{pairs.empty} with an empty side left out"]
+    counts += [f"{pairs.too_long} longer than {max_length} tokens left out"] if max_length else []
+    tell(f"{name}: {', '.join(counts)}, {over_budget} over {max_batch_tokens} tokens left out")
 
 
 def tell(message: str) -> None:
