@@ -56,6 +56,24 @@ def test_order_is_new_every_epoch_and_repeats_with_the_seed() -> None:
     assert sorted(map(sorted, order(1, 0))) != sorted(map(sorted, order(1, 1)))
 
 
+@pytest.mark.parametrize("replicas", [2, 3, 8])
+def test_processes_share_one_plan_evenly(replicas: int) -> None:
+    """Every process has the same number of batches, none of them empty; together they are the plan of one process."""
+    source, target = lengths()
+    whole = TokenBatchSampler(source, target, 128, seed=4)
+    parts = [TokenBatchSampler(source, target, 128, seed=4, num_replicas=replicas, rank=r) for r in range(replicas)]
+    shares = [list(part) for part in parts]
+    assert {len(share) for share in shares} == {len(part) for part in parts} == {-(-len(whole) // replicas)}
+    plan = [batch for turn in zip(*shares, strict=True) for batch in turn]
+    assert plan[: len(whole)] == list(whole)
+    assert plan[len(whole) :] == list(whole)[: len(plan) - len(whole)]
+
+
+def test_more_processes_than_batches() -> None:
+    shares = [list(TokenBatchSampler([3], [4], 128, num_replicas=4, rank=rank)) for rank in range(4)]
+    assert shares == [[[0]]] * 4
+
+
 def test_bad_lengths_are_refused() -> None:
     with pytest.raises(ValueError, match="none of 2 pairs fits `max_batch_tokens`=4"):
         TokenBatchSampler([5, 6], [7, 1], 4)

@@ -13,11 +13,15 @@ class TokenBatchSampler(Sampler[list[int]]):
     Every pair that fits the budget comes exactly once an epoch; which pairs of one length go together, and the order
     of the batches, are new every epoch and the same for a seed and an epoch. `len()` is exact.
 
+    Of several processes each plans the same list of batches and takes every `num_replicas`-th of it, all equally many:
+    where the batches do not come out even, the first of the epoch come again at its end.
+
     Args:
         source_lengths, target_lengths: tokens of each pair, end tokens counted.
         max_batch_tokens: the budget of a batch on either side.
         seed: of the order.
         shuffle: `False` gives the longest pairs first, in the same order every time.
+        num_replicas, rank: how many processes there are, and which of them this is, from 0.
 
     Attributes:
         skipped: pairs that are longer than the budget and never come.
@@ -34,6 +38,8 @@ class TokenBatchSampler(Sampler[list[int]]):
         *,
         seed: int = 0,
         shuffle: bool = True,
+        num_replicas: int = 1,
+        rank: int = 0,
     ) -> None:
         source = np.asarray(source_lengths, dtype=np.int64)
         target = np.asarray(target_lengths, dtype=np.int64)
@@ -45,6 +51,8 @@ class TokenBatchSampler(Sampler[list[int]]):
         self.skipped = int((~fits).sum())
         self.seed = seed
         self.shuffle = shuffle
+        self.num_replicas = num_replicas
+        self.rank = rank
         self.epoch = 0
         self.source = source
         self.target = target
@@ -78,8 +86,8 @@ class TokenBatchSampler(Sampler[list[int]]):
         indices = rng.permutation(self.usable) if self.shuffle else self.usable
         batches = np.split(self._by_length(indices), self.starts[1:])
         order = rng.permutation(len(batches)) if self.shuffle else np.arange(len(batches))
-        for i in order:
+        for i in np.resize(order, len(self) * self.num_replicas)[self.rank :: self.num_replicas]:
             yield batches[i].tolist()
 
     def __len__(self) -> int:
-        return len(self.starts)
+        return -(-len(self.starts) // self.num_replicas)
