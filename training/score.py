@@ -1,4 +1,4 @@
-"""Score translations: BLEU, chrF and TER by sacrebleu, each with the signature that says how it was made.
+"""Score translations: BLEU, chrF and TER by sacrebleu, and the paper's own BLEU, each with its signature.
 
 python -m training.score HYPOTHESES REFERENCES... --target-lang de
 """
@@ -6,47 +6,93 @@ python -m training.score HYPOTHESES REFERENCES... --target-lang de
 import argparse
 import json
 from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
+from sacrebleu.significance import PairedTest
 
 from training.data import read_lines
 from training.errors import UsageError, run_command
+from training.metrics.compound_split_bleu.paper_bleu import CompoundSplitBLEU
 
 LANGUAGE_TOKENIZERS = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
+LABELS = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER", "bleu_compound_split": "BLEU, compounds split"}
+RESAMPLES = 1000
+
+# What decides a translation beside the model, and what holds where a generation config says nothing of it.
+DECODING = {"num_beams": 1, "length_penalty": 1.0, "length_penalty_kind": "power", "max_length_margin": None}
 
 
-def score(hypotheses: Sequence[str], references: Sequence[Sequence[str]], target_lang: str = "") -> dict[str, Any]:
-    """Corpus scores of detokenised text, one value for all lines together; empty lines count.
+def score(
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    target_lang: str = "",
+    *,
+    tokenized: bool = False,
+    confidence: bool = False,
+    baseline: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """Corpus scores, one value for all lines together; empty lines count.
+
+    The confidence interval holds the middle 95 % of the scores of 1000 corpora of as many lines, drawn from these
+    lines with replacement (Koehn 2004). The p-value is sacrebleu's: with d the difference between the two systems,
+    absolute, on all lines and d_i on corpus i, (1 + the number of i with d_i - mean(d_i) > d) / 1001. It says nothing
+    of two systems that score the same on every corpus: there it is 1/1001. sacrebleu's seed, 12345 unless the
+    environment's `SACREBLEU_SEED` says otherwise, stands in the signature.
 
     Args:
         hypotheses: one translation a line.
         references: one list for each set of reference translations, each as long as `hypotheses`.
         target_lang: language code; Chinese, Japanese and Korean need words found first, others take `13a`.
+        tokenized: the text is tokens already, with spaces between them: BLEU counts them as they are.
+        confidence: add to each score its 95 % interval.
+        baseline: the translations of another system, to test the difference with; adds the interval too.
 
     Returns:
-        `{"bleu": {"score", "signature"}, "chrf": ..., "ter": ..., "settings": {...}}`.
+        `{"bleu": {"score", "signature"}, "chrf": ..., "ter": ..., "bleu_compound_split": ..., "settings": {...}}`,
+        and in each score, where asked for, `"confidence": {"mean", "half_width", "n"}` and
+        `"baseline": {"score", "p_value"}`. `bleu_compound_split` is None where Moses' tokenizer finds no words:
+        without a target language, and for those written without spaces.
 
     Raises:
         UsageError: no lines, unequal numbers of lines, or a word finder that is not installed.
     """
     if not hypotheses:
         raise UsageError("no hypotheses to score: the file is empty")
-    for number, reference in enumerate(references, start=1):
-        if len(reference) != len(hypotheses):
+    others = [(f"reference {number}", reference) for number, reference in enumerate(references, start=1)]
+    if baseline is not None:
+        others.append(("the baseline", baseline))
+    for name, lines in others:
+        if len(lines) != len(hypotheses):
             raise UsageError(
-                f"{len(hypotheses)} hypotheses but {len(reference)} lines in reference {number}: "
+                f"{len(hypotheses)} hypotheses but {len(lines)} lines in {name}: "
                 "line n of one must translate line n of the other"
             )
-    metrics = {"bleu": bleu_metric(target_lang), "chrf": CHRF(), "ter": TER()}
-    scores: dict[str, Any] = {name: _measure(metric, hypotheses, references) for name, metric in metrics.items()}
+    compound_split = _compound_split_metric(target_lang, tokenized)
+    metrics: dict[str, Metric | None] = {
+        "bleu": BLEU(tokenize="none", force=True) if tokenized else bleu_metric(target_lang),
+        "chrf": CHRF(),
+        "ter": TER(),
+        "bleu_compound_split": compound_split,
+    }
+    scores: dict[str, Any] = {
+        name: metric and _measure(metric, hypotheses, references, confidence, baseline)
+        for name, metric in metrics.items()
+    }
     scores["settings"] = {
         "target_lang": target_lang or None,
         "sentences": len(hypotheses),
         "reference_sets": len(references),
+        "tokenized": tokenized,
+        "versions": {
+            "sacrebleu": version("sacrebleu"),
+            "sacremoses": compound_split and compound_split.sacremoses_version,
+        },
     }
     return scores
 
@@ -73,9 +119,85 @@ def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], target_lan
     return measured["score"], measured["signature"]
 
 
-def _measure(metric: Metric, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, Any]:
-    value = metric.corpus_score(list(hypotheses), [list(reference) for reference in references])
-    return {"score": value.score, "signature": str(metric.get_signature())}
+def run_settings(hypotheses_file: str | Path) -> dict[str, Any]:
+    """How the translations in a run's folder were made: `{"decoding": {...}, "checkpoints_averaged": n}`.
+
+    The first is read from the `generation_config.json` beside the file, the second from the `averaging.json`; None
+    stands for a file that is not there.
+
+    Raises:
+        UsageError: one of the two is not what its name says.
+    """
+    folder = Path(hypotheses_file).parent
+    decoding = _read_object(folder / "generation_config.json")
+    averaging = _read_object(folder / "averaging.json")
+    if decoding is not None:
+        decoding = {name: decoding.get(name, silent) for name, silent in DECODING.items()}
+    if averaging is not None and not isinstance(averaging.get("checkpoints"), list):
+        raise UsageError(f"{folder / 'averaging.json'}: has no list of `checkpoints`; mend or remove it")
+    return {
+        "decoding": decoding,
+        "checkpoints_averaged": None if averaging is None else len(averaging["checkpoints"]),
+    }
+
+
+def _compound_split_metric(target_lang: str, tokenized: bool) -> CompoundSplitBLEU | None:
+    if not tokenized and (not target_lang or target_lang in LANGUAGE_TOKENIZERS):
+        return None
+    try:
+        return CompoundSplitBLEU(target_lang, tokenized)
+    except ImportError as error:
+        raise UsageError("BLEU with compounds split needs another package: pip install sacremoses") from error
+
+
+def _measure(
+    metric: Metric,
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    confidence: bool = False,
+    baseline: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    reference_sets = [list(reference) for reference in references]
+    if not confidence and baseline is None:
+        value = metric.corpus_score(list(hypotheses), reference_sets)
+        return {"score": value.score, "signature": str(metric.get_signature())}
+    systems: list[tuple[str, Sequence[str]]] = [("hypotheses", list(hypotheses))]
+    if baseline is not None:
+        systems.insert(0, ("baseline", list(baseline)))
+    test = PairedTest(systems, {"metric": metric}, reference_sets, test_type="bs", n_samples=RESAMPLES)
+    signatures, results = test()
+    [(name, signature)] = signatures.items()
+    outcomes: list[Any] = results[name]
+    first, last = outcomes[0], outcomes[-1]
+    measured: dict[str, Any] = {
+        "score": last.score,
+        "signature": str(signature),
+        "confidence": {"mean": float(last.mean), "half_width": float(last.ci), "n": RESAMPLES},
+    }
+    if baseline is not None:
+        measured["baseline"] = {"score": first.score, "p_value": last.p_value}
+    return measured
+
+
+def _read_object(path: Path) -> dict[str, Any] | None:
+    if not path.exists():
+        return None
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: cannot be read as JSON ({error})") from error
+    if not isinstance(content, dict):
+        raise UsageError(f"{path}: holds no JSON object")
+    return content
+
+
+def _line(label: str, measured: dict[str, Any]) -> str:
+    value = f"{measured['score']:.2f}"
+    if "confidence" in measured:
+        value += f" ± {measured['confidence']['half_width']:.2f}"
+    if "baseline" in measured:
+        value += f" (baseline {measured['baseline']['score']:.2f}, p = {measured['baseline']['p_value']:.4f})"
+    return f"{label} {value}  {measured['signature']}"
 
 
 def main() -> None:
@@ -83,18 +205,41 @@ def main() -> None:
     parser.add_argument("hypotheses", help="translations, one a line, plain or .gz")
     parser.add_argument("references", nargs="+", help="reference translations, one file for each set")
     parser.add_argument(
-        "--target-lang", default="", help="language of the text, for BLEU's tokenizer (default: 13a's)"
+        "--target-lang", default="", help="language of the text, for the tokenizers (default: BLEU takes 13a's)"
+    )
+    parser.add_argument(
+        "--tokenized",
+        action="store_true",
+        help="the files hold tokens with spaces between them: count these (default: the text is as people write it)",
+    )
+    parser.add_argument(
+        "--confidence",
+        action="store_true",
+        help="add 95 %% intervals, from 1000 bootstrap samples; takes a while (default: the scores alone)",
+    )
+    parser.add_argument(
+        "--baseline",
+        metavar="OTHER_HYPOTHESES",
+        help="another system's translations: add the intervals and a paired bootstrap test (default: none)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines (default: lines)")
     arguments = parser.parse_args()
-    hypotheses = list(read_lines(arguments.hypotheses))
-    references = [list(read_lines(path)) for path in arguments.references]
-    scores = score(hypotheses, references, arguments.target_lang)
+    scores = score(
+        list(read_lines(arguments.hypotheses)),
+        [list(read_lines(path)) for path in arguments.references],
+        arguments.target_lang,
+        tokenized=arguments.tokenized,
+        confidence=arguments.confidence,
+        baseline=None if arguments.baseline is None else list(read_lines(arguments.baseline)),
+    )
     if arguments.json:
+        files = {name: getattr(arguments, name) for name in ("hypotheses", "references", "baseline")}
+        scores["settings"] |= {"files": files, **run_settings(arguments.hypotheses)}
         print(json.dumps(scores, indent=2))
         return
-    for name, label in (("bleu", "BLEU"), ("chrf", "chrF"), ("ter", "TER")):
-        print(f"{label} {scores[name]['score']:.2f}  {scores[name]['signature']}")
+    for name, label in LABELS.items():
+        if scores[name] is not None:
+            print(_line(label, scores[name]))
 
 
 if __name__ == "__main__":
