@@ -40,8 +40,13 @@ def write_text(path: Path, lines: list[str]) -> str:
     return str(path)
 
 
+def module_environment() -> dict[str, str]:
+    """This checkout on the path and no network."""
+    return {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+
+
 def run_module(module: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """`python -m MODULE ...` from `cwd`, with this checkout on the path and no network."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", module, *arguments]
+    environment = {**module_environment(), "HF_DATASETS_CACHE": str(cwd / "datasets_cache")}
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=600, check=False)

@@ -32,8 +32,8 @@ class TokenBatchSampler(Sampler[list[int]]):
 
     def __init__(
         self,
-        source_lengths: Sequence[int],
-        target_lengths: Sequence[int],
+        source_lengths: Sequence[int] | NDArray[np.int32],
+        target_lengths: Sequence[int] | NDArray[np.int32],
         max_batch_tokens: int,
         *,
         seed: int = 0,

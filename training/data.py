@@ -1,18 +1,21 @@
-"""Parallel text: reading it, pairing it, turning it into ids."""
+"""Parallel text: where it comes from, what a line is, how the two sides are paired."""
 
 import glob
 import gzip
-from collections.abc import Iterator, Sequence
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 
-from torch.utils.data import Dataset
-from transformers import PreTrainedTokenizerBase
+import datasets
 
 from training.builtin import builtin_corpus
+from training.encoding import EncodedPairs, Pair, store_pairs
 from training.errors import UsageError
+from training.translation_dataset import load_splits, split_pairs
 
-Pair = tuple[str, str]
+__all__ = ["Corpus", "DataOptions", "EncodedPairs", "Pair", "load_corpus", "load_pairs", "read_lines"]
 
 
 @dataclass
@@ -20,13 +23,23 @@ class DataOptions:
     """Where the text is and how it becomes ids."""
 
     dataset: str | None = field(
-        default=None, metadata={"help": "`builtin`: the corpus made without a download. Otherwise give text files"}
+        default=None,
+        metadata={
+            "help": "name on the Hub, or folder, of a data set with a `translation` column or a column for each "
+            "language; `builtin`: the corpus made without a download. Otherwise give text files"
+        },
+    )
+    dataset_config: str | None = field(
+        default=None, metadata={"help": "which of the data set's configurations or sub-folders, such as `de-en`"}
     )
     train_source: list[str] = field(
         default_factory=list, metadata={"help": "source text files, plain or .gz, a sentence a line; patterns allowed"}
     )
     train_target: list[str] = field(default_factory=list, metadata={"help": "their translations, file for file"})
-    validation_source: list[str] = field(default_factory=list, metadata={"help": "held-out source text"})
+    validation_source: list[str] = field(
+        default_factory=list,
+        metadata={"help": "held-out source text; goes over the data set's own, as test text does"},
+    )
     validation_target: list[str] = field(default_factory=list, metadata={"help": "its translation"})
     test_source: list[str] = field(default_factory=list, metadata={"help": "source text translated at the end"})
     test_target: list[str] = field(default_factory=list, metadata={"help": "its translation, to score against"})
@@ -41,15 +54,34 @@ class DataOptions:
     max_length: int = field(
         default=256, metadata={"help": "longest side of a training pair in tokens, end token counted; longer ones go"}
     )
+    max_ratio: float | None = field(
+        default=None,
+        metadata={"help": "most tokens of one side of a training pair for each of the other; none: any, as the paper"},
+    )
+    preprocessing_num_workers: int = field(
+        default=1, metadata={"help": "processes that tokenise training text; 1 uses the tokenizer's own threads"}
+    )
+
+    def __post_init__(self) -> None:
+        if self.max_ratio is not None and self.max_ratio < 1:
+            raise ValueError(f"`max_ratio` must be at least 1, got {self.max_ratio:g}")
+        if self.preprocessing_num_workers < 1:
+            raise ValueError(f"`preprocessing_num_workers` must be at least 1, got {self.preprocessing_num_workers}")
 
 
 @dataclass
 class Corpus:
-    """The pairs of a run; `validation` and `test` may be empty."""
+    """The pairs of a run: `train` on disk, with the columns `source` and `target`; the others may be empty."""
 
-    train: list[Pair]
+    train: datasets.Dataset
     validation: list[Pair]
     test: list[Pair]
+
+    def texts(self, *sides: str) -> Iterator[str]:
+        """The training text of one side, "source" or "target", after that of another, read from disk as it is used."""
+        for side in sides:
+            for batch in self.train.select_columns([side]).iter(batch_size=1000):
+                yield from (text or "" for text in batch[side])
 
 
 def read_lines(path: str | Path) -> Iterator[str]:
@@ -79,22 +111,17 @@ def load_pairs(source_files: Sequence[str], target_files: Sequence[str]) -> list
     Raises:
         UsageError: a file is missing or unreadable, or the two sides differ in files or in lines.
     """
+    return list(_read_pairs(_pair_files(source_files, target_files)))
+
+
+def _pair_files(source_files: Sequence[str], target_files: Sequence[str]) -> list[tuple[str, str]]:
     sources, targets = _expand(source_files), _expand(target_files)
     if len(sources) != len(targets):
         raise UsageError(
             f"{len(sources)} source files ({' '.join(sources)}) but {len(targets)} target files "
             f"({' '.join(targets)}): they are paired one by one"
         )
-    pairs: list[Pair] = []
-    for source, target in zip(sources, targets, strict=True):
-        source_lines, target_lines = list(read_lines(source)), list(read_lines(target))
-        if len(source_lines) != len(target_lines):
-            raise UsageError(
-                f"{source} has {len(source_lines)} lines but {target} has {len(target_lines)}: "
-                "line n of one must translate line n of the other"
-            )
-        pairs.extend(zip(source_lines, target_lines, strict=True))
-    return pairs
+    return list(zip(sources, targets, strict=True))
 
 
 def _expand(patterns: Sequence[str]) -> list[str]:
@@ -107,64 +134,66 @@ def _expand(patterns: Sequence[str]) -> list[str]:
     return files
 
 
+def _read_pairs(files: Iterable[tuple[str, str]]) -> Iterator[Pair]:
+    for source, target in files:
+        source_lines = target_lines = 0
+        for left, right in zip_longest(read_lines(source), read_lines(target)):
+            source_lines += left is not None
+            target_lines += right is not None
+            if left is not None and right is not None:
+                yield left, right
+        if source_lines != target_lines:
+            raise UsageError(
+                f"{source} has {source_lines} lines but {target} has {target_lines}: "
+                "line n of one must translate line n of the other"
+            )
+
+
+def _store_files(files: Sequence[tuple[str, str]]) -> datasets.Dataset:
+    """The pairs of text files, on disk under a name made of what the files hold."""
+    key = hashlib.sha256()
+    for path in (path for pair in files for path in pair):
+        try:
+            if not Path(path).is_file():
+                raise OSError("training text is read more than once: not a folder or a pipe")
+            with open(path, "rb") as file:
+                content = hashlib.sha256()
+                while block := file.read(1 << 20):
+                    content.update(block)
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be read ({error})") from error
+        key.update(content.digest() + (b"gz" if path.endswith(".gz") else b"--"))
+    return store_pairs(_read_pairs(files), key.hexdigest())
+
+
 def load_corpus(options: DataOptions, seed: int) -> Corpus:
-    """The training, validation and test pairs that the options name.
+    """The training, validation and test pairs that the options name; held-out text files go over a data set's own.
 
     Raises:
-        UsageError: no training text, an unknown corpus or language, or files that do not fit each other.
+        UsageError: no training text, an unknown corpus or language, or sides that do not fit each other.
     """
-    if options.dataset == "builtin":
+    name, languages = options.dataset, (options.source_lang, options.target_lang)
+    if name is not None and options.train_source:
+        raise UsageError(f"--dataset {name} and --train_source: give one of them")
+    if options.dataset_config is not None and name in (None, "builtin"):
+        raise UsageError(f"--dataset_config {options.dataset_config}: give the data set that has it with --dataset")
+    validation = load_pairs(options.validation_source, options.validation_target)
+    test = load_pairs(options.test_source, options.test_target)
+    if name == "builtin":
         try:
-            splits = builtin_corpus(options.source_lang, options.target_lang, seed=seed)
+            made = builtin_corpus(*languages, seed=seed)
         except ValueError as error:
             raise UsageError(str(error)) from error
-        return Corpus(splits["train"], splits["validation"], splits["test"])
-    if options.dataset is not None:
-        raise UsageError(f"--dataset {options.dataset}: only `builtin` is known; give text files with --train_source")
-    if not options.train_source:
-        raise UsageError("no training text: give --train_source and --train_target, or --dataset builtin")
-    corpus = Corpus(
-        load_pairs(options.train_source, options.train_target),
-        load_pairs(options.validation_source, options.validation_target),
-        load_pairs(options.test_source, options.test_target),
-    )
-    if not corpus.train:
-        raise UsageError(f"{' '.join(options.train_source)}: no lines to train on")
-    return corpus
-
-
-class EncodedPairs(Dataset[dict[str, list[int]]]):
-    """Pairs as ids, `input_ids` and `labels`, both ending in the end token.
-
-    Pairs with an empty side, or a side of more than `max_length` tokens, are left out; the two kinds are counted.
-    """
-
-    def __init__(
-        self,
-        pairs: Sequence[Pair],
-        tokenizer: PreTrainedTokenizerBase,
-        target_tokenizer: PreTrainedTokenizerBase,
-        max_length: int | None = None,
-    ) -> None:
-        filled = [(source, target) for source, target in pairs if source.strip() and target.strip()]
-        self.empty = len(pairs) - len(filled)
-        self.input_ids: list[list[int]] = []
-        self.labels: list[list[int]] = []
-        if filled:
-            sources = tokenizer([source for source, _ in filled])["input_ids"]
-            targets = target_tokenizer(text_target=[target for _, target in filled])["input_ids"]
-            for source_ids, target_ids in zip(sources, targets, strict=True):
-                if max_length is None or max(len(source_ids), len(target_ids)) <= max_length:
-                    self.input_ids.append(source_ids)
-                    self.labels.append(target_ids)
-        self.too_long = len(filled) - len(self.input_ids)
-
-    def __len__(self) -> int:
-        return len(self.input_ids)
-
-    def __getitem__(self, index: int) -> dict[str, list[int]]:
-        return {"input_ids": self.input_ids[index], "labels": self.labels[index]}
-
-    def lengths(self) -> tuple[list[int], list[int]]:
-        """Tokens of each source and of each target."""
-        return [len(ids) for ids in self.input_ids], [len(ids) for ids in self.labels]
+        train = store_pairs(made["train"], hashlib.sha256(repr(made["train"]).encode()).hexdigest())
+        validation, test = validation or made["validation"], test or made["test"]
+    elif name is not None:
+        splits = load_splits(name, options.dataset_config, *languages)
+        train = splits["train"]
+        validation, test = validation or split_pairs(splits, "validation"), test or split_pairs(splits, "test")
+    elif options.train_source:
+        train = _store_files(_pair_files(options.train_source, options.train_target))
+    else:
+        raise UsageError("no training text: give --dataset (`builtin`, for one), or --train_source and --train_target")
+    if len(train) == 0:
+        raise UsageError(f"{name or ' '.join(options.train_source)}: no lines to train on")
+    return Corpus(train, validation, test)

@@ -6,9 +6,9 @@ python -m training.quickstart [--option value ...]
 import sys
 from pathlib import Path
 
-from training.errors import run_command
+from training.errors import run_command, tell
 from training.recipe import parse_recipe
-from training.train import TrainedModel, tell, train
+from training.train import TrainedModel, train
 
 RECIPE = Path(__file__).resolve().parent.parent / "hub_configs" / "quickstart"
 SHOWN = 5

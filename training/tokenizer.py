@@ -77,12 +77,10 @@ def train_tokenizer(
         raise ValueError("lines hold no text: there is nothing to train a tokenizer on")
     corpus = chain([first], texts)
 
-    pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.ByteLevel(add_prefix_space=False),
-            pre_tokenizers.Split(Regex(f".{{1,{MAX_WORD_BYTES}}}"), behavior="isolated"),
-        ]
-    )
+    steps: list[pre_tokenizers.PreTokenizer] = [pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    if algorithm == "wordpiece":
+        steps.append(pre_tokenizers.Split(Regex(f".{{1,{MAX_WORD_BYTES}}}"), behavior="isolated"))
+    pre_tokenizer = pre_tokenizers.Sequence(steps)
     model: models.Model
     if algorithm == "unigram":
         model = _train_unigram(corpus, pre_tokenizer, vocab_size, show_progress)

@@ -6,7 +6,6 @@ python -m training.train RECIPE_DIR [--option value ...]
 import json
 import sys
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +13,24 @@ import transformers
 from transformers import PreTrainedTokenizerBase, set_seed
 
 from training.batching import TokenBatchSampler
+from training.continuing import (
+    ANEW,
+    check_model,
+    compare_options,
+    find_checkpoint,
+    load_tokenizers,
+    run_options,
+    trained_updates,
+    write_options,
+)
 from training.data import Corpus, EncodedPairs, load_corpus
-from training.errors import UsageError, run_command
+from training.errors import UsageError, run_command, tell
+from training.finishing import averaged_checkpoints, check_averaging, run_training
 from training.recipe import Recipe, parse_recipe
 from training.score import bleu_metric
 from training.tokenizer import train_tokenizer
 from training.trainer import TranslationTrainer
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-
-TARGET_TOKENIZER_FOLDER = "target_tokenizer"
 
 
 @dataclass
@@ -38,30 +46,50 @@ class TrainedModel:
 def train(recipe: Recipe) -> TrainedModel:
     """Run a recipe: tokenizers, model, training, evaluation, the folder with the result.
 
+    A folder that holds checkpoints is continued from the last whole one; a finished run is evaluated again.
+
     Raises:
         UsageError: something the user gave cannot be used; before training starts.
+        SavingError: a result could not be written.
+        InterruptionError: a signal ended training; a checkpoint was saved.
     """
     data, arguments = recipe.data, recipe.arguments
     config = recipe.model_config()  # a bad model shows before any work
     if not data.joint_vocabulary and config.share_encoder_decoder_embeddings:
         raise UsageError("`joint_vocabulary: false` needs `share_encoder_decoder_embeddings: false` in config.json")
     bleu_metric(data.target_lang)  # a missing tokenizer package too
-    if arguments.eval_strategy != "no" and data.dataset is None and not data.validation_source:
-        raise UsageError(
-            f"`eval_strategy: {arguments.eval_strategy.value}` needs --validation_source, --validation_target"
-        )
     folder = Path(arguments.output_dir)
     set_seed(arguments.seed)
     corpus = load_corpus(data, arguments.seed)
+    if arguments.eval_strategy != "no" and not corpus.validation:
+        raise UsageError(
+            f"`eval_strategy: {arguments.eval_strategy.value}` needs --validation_source, --validation_target"
+        )
 
-    tokenizer, target_tokenizer = train_tokenizers(recipe, corpus, config.max_position_embeddings)
+    checkpoint, trained = find_checkpoint(arguments), trained_updates(folder)
+    kept = checkpoint or (folder if trained else None)
+    tokenizer, target_tokenizer = (
+        load_tokenizers(kept) if kept else train_tokenizers(recipe, corpus, config.max_position_embeddings)
+    )
     config = recipe.model_config(vocab_size=len(tokenizer), decoder_vocab_size=len(target_tokenizer))
     check_special_ids(config, target_tokenizer)
-    train_pairs = EncodedPairs(corpus.train, tokenizer, target_tokenizer, data.max_length)
+    with arguments.main_process_first(desc="encoding"):  # the others read its cache
+        train_pairs = EncodedPairs(
+            corpus.train,
+            tokenizer,
+            target_tokenizer,
+            data.max_length,
+            data.max_ratio,
+            num_workers=data.preprocessing_num_workers,
+        )
+    options = run_options(recipe, len(train_pairs))
+    if kept:
+        compare_options(folder, options)
+        check_model(config, kept, folder)
     held_out = {"eval": corpus.validation, "test": corpus.test}
     encoded = {name: EncodedPairs(pairs, tokenizer, target_tokenizer) for name, pairs in held_out.items() if pairs}
     for name, pairs in {"train": train_pairs, **encoded}.items():
-        report_pairs(name, pairs, arguments.max_batch_tokens, data.max_length if name == "train" else None)
+        report_pairs(name, pairs, arguments.max_batch_tokens)
 
     set_seed(arguments.seed)
     model = VanillaTransformerForConditionalGeneration(config)
@@ -76,10 +104,23 @@ def train(recipe: Recipe) -> TrainedModel:
         pairs=held_out,
         target_lang=data.target_lang,
     )
-    metrics = trainer.train(resume_from_checkpoint=arguments.resume_from_checkpoint).metrics
-    trainer.save_model(str(folder))
-    if target_tokenizer is not tokenizer:
-        target_tokenizer.save_pretrained(folder / TARGET_TOKENIZER_FOLDER)
+    epochs, updates = trainer.planned()
+    if trained >= updates:
+        tell(f"{folder} holds the finished run, which is evaluated again; {ANEW.format(folder)}")
+        metrics = trainer.load_trained(folder)
+    elif trained and not checkpoint:
+        raise UsageError(
+            f"{folder} holds a run of {trained} updates and no checkpoint to continue from: {ANEW.format(folder)}"
+        )
+    else:
+        check_averaging(arguments, epochs, updates)
+        if checkpoint:
+            tell(f"continuing from {checkpoint}; {ANEW.format(folder)}")
+        if arguments.should_save:
+            write_options(folder, options)
+        metrics = run_training(trainer, folder, checkpoint)
+    if averaged := averaged_checkpoints(folder):
+        metrics["averaged_checkpoints"] = averaged
     for name, dataset in encoded.items():
         metrics.update(trainer.evaluate(dataset, metric_key_prefix=name))
     metrics["bleu_signature"] = trainer.bleu_signature
@@ -94,9 +135,8 @@ def train_tokenizers(
 ) -> tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]:
     """Tokenizers of source and target, trained on the training text; one for both where the vocabulary is joint."""
     data = recipe.data
-    sources = (source for source, _ in corpus.train)
-    targets = (target for _, target in corpus.train)
-    texts = [chain(sources, targets)] if data.joint_vocabulary else [sources, targets]
+    sides = ("source", "target")
+    texts = [corpus.texts(*sides)] if data.joint_vocabulary else [corpus.texts(side) for side in sides]
     try:
         trained = [
             train_tokenizer(text, data.vocab_size, data.tokenizer_algorithm, model_max_length=max_length)  # type: ignore[arg-type]
@@ -120,30 +160,25 @@ def check_special_ids(config: VanillaTransformerConfig, tokenizer: PreTrainedTok
             )
 
 
-def report_pairs(name: str, pairs: EncodedPairs, max_batch_tokens: int, max_length: int | None) -> None:
+def report_pairs(name: str, pairs: EncodedPairs, max_batch_tokens: int) -> None:
     """Say how many pairs are used and how many are not, and why.
 
     Raises:
         UsageError: none is left.
     """
+    left_out = [f"{count} {reason} left out" for reason, count in pairs.counts().items()]
     try:
         over_budget = TokenBatchSampler(*pairs.lengths(), max_batch_tokens).skipped
     except ValueError as error:
-        raise UsageError(
-            f"{name}: {error}; {pairs.empty} had an empty side, {pairs.too_long} were too long"
-        ) from error
-    counts = [f"{len(pairs) - over_budget} pairs used", f"{pairs.empty} with an empty side left out"]
-    counts += [f"{pairs.too_long} longer than {max_length} tokens left out"] if max_length else []
-    tell(f"{name}: {', '.join(counts)}, {over_budget} over {max_batch_tokens} tokens left out")
-
-
-def tell(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)
+        raise UsageError(f"{name}: {error}; {', '.join(left_out)}") from error
+    left_out.append(f"{over_budget} over {max_batch_tokens} tokens left out")
+    tell(f"{name}: {len(pairs) - over_budget} pairs used, {', '.join(left_out)}")
 
 
 def main() -> None:
     trained = train(parse_recipe(sys.argv[1:]))
-    print(json.dumps(trained.results, indent=2))
+    if trained.trainer.is_world_process_zero():
+        print(json.dumps(trained.results, indent=2))
 
 
 if __name__ == "__main__":

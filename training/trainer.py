@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.data_loader import prepare_data_loader
+from accelerate.utils import gather_object
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
@@ -18,7 +20,6 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
     ProgressCallback,
-    Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
 )
 from transformers.trainer_utils import EvalLoopOutput
@@ -27,8 +28,11 @@ from training.batching import TokenBatchSampler
 from training.data import EncodedPairs, Pair
 from training.files import write_lines
 from training.loss import IGNORED_LABEL, label_smoothed_cross_entropy
+from training.resuming import ResumableTrainer
 from training.score import corpus_bleu
 from vanilla_transformer import translate
+
+TARGET_TOKENIZER_FOLDER = "target_tokenizer"
 
 
 def noam_rate(update: int, d_model: int, warmup_steps: int) -> float:
@@ -55,6 +59,9 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     adam_epsilon: float = field(default=1e-9, metadata={"help": "Adam's epsilon"})
     max_grad_norm: float = field(default=0.0, metadata={"help": "clip the gradient's norm here; 0 does not clip"})
     label_smoothing_factor: float = field(default=0.1, metadata={"help": "epsilon_ls of label smoothing (§5.4)"})
+    average_last: int = field(
+        default=0, metadata={"help": "average the last N checkpoints at the end (§6.1); 0 keeps the last weights"}
+    )
 
     def __post_init__(self) -> None:
         # The base class knows transformers' own schedules only.
@@ -75,7 +82,7 @@ class StderrProgressCallback(ProgressCallback):
             tqdm.write("  ".join(f"{name} {value}" for name, value in shown.items()), file=sys.stderr)
 
 
-class TranslationTrainer(Seq2SeqTrainer):
+class TranslationTrainer(ResumableTrainer):
     """Trains on token batches and evaluates with translations.
 
     - Batches: `TokenBatchSampler` with `max_batch_tokens`.
@@ -84,6 +91,8 @@ class TranslationTrainer(Seq2SeqTrainer):
     - Evaluation: `<prefix>_loss` and `<prefix>_perplexity` per target token, and `<prefix>_bleu` of the validation
       sentences translated with the model's generation config; the translations are kept in
       `<prefix>_hypotheses.txt` of the output folder, in the order of the sentences.
+    - Checkpoints and continuing from them: `ResumableTrainer`. A target tokenizer of its own is kept in
+      `target_tokenizer` of each.
 
     Args:
         target_tokenizer: the target's, where it is not the source's.
@@ -138,15 +147,15 @@ class TranslationTrainer(Seq2SeqTrainer):
         return super().create_scheduler(num_training_steps, optimizer)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        return self._token_batches(self.train_dataset, shuffle=True)
+        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+        processes = {"num_replicas": self.args.world_size, "rank": self.args.process_index}
+        return self._token_batches(self.train_dataset, seed=seed, **processes)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
         return self._token_batches(self.eval_dataset if eval_dataset is None else eval_dataset, shuffle=False)
 
-    def _token_batches(self, dataset: EncodedPairs, shuffle: bool) -> DataLoader[Any]:
-        sampler = TokenBatchSampler(
-            *dataset.lengths(), self.args.max_batch_tokens, seed=self.args.data_seed or self.args.seed, shuffle=shuffle
-        )
+    def _token_batches(self, dataset: EncodedPairs, **options: Any) -> DataLoader[Any]:
+        sampler = TokenBatchSampler(*dataset.lengths(), self.args.max_batch_tokens, **options)
         loader: DataLoader[Any] = DataLoader(
             dataset,
             batch_sampler=sampler,
@@ -154,7 +163,15 @@ class TranslationTrainer(Seq2SeqTrainer):
             num_workers=self.args.dataloader_num_workers,
             pin_memory=self.args.dataloader_pin_memory and torch.accelerator.is_available(),
         )
-        return self.accelerator.prepare(loader)
+        # The sampler knows which batches are this process': accelerate is told of one, so that it takes none away.
+        return prepare_data_loader(
+            loader, self.accelerator.device, num_processes=1, process_index=0, put_on_device=True
+        )
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
+        super()._save(output_dir, state_dict)
+        if self.args.should_save and self.target_tokenizer is not self.processing_class:
+            self.target_tokenizer.save_pretrained(Path(output_dir or self.args.output_dir) / TARGET_TOKENIZER_FOLDER)
 
     def evaluation_loop(
         self,
@@ -164,10 +181,13 @@ class TranslationTrainer(Seq2SeqTrainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
-        """NLL and perplexity per target token over the batches, BLEU over the sentences behind them."""
+        """NLL and perplexity per target token over the batches, BLEU over the sentences behind them.
+
+        Of several processes each computes the NLL of all, and translates its share of the sentences.
+        """
         self.model.eval()
         nll, tokens = 0.0, 0
-        for inputs in tqdm(dataloader, desc=description, disable=self.args.disable_tqdm, leave=False):
+        for inputs in tqdm(dataloader, desc=description, disable=not self.shows_progress, leave=False):
             batch = self._prepare_inputs(inputs)
             labels = batch.pop("labels")
             with torch.no_grad():
@@ -179,7 +199,8 @@ class TranslationTrainer(Seq2SeqTrainer):
         pairs = self.pairs.get(metric_key_prefix, ())
         if pairs:
             hypotheses = self.translate([source for source, _ in pairs])
-            write_lines(Path(self.args.output_dir) / f"{metric_key_prefix}_hypotheses.txt", hypotheses)
+            if self.is_world_process_zero():
+                write_lines(Path(self.args.output_dir) / f"{metric_key_prefix}_hypotheses.txt", hypotheses)
             references = [target for _, target in pairs]
             metrics["bleu"], self.bleu_signature = corpus_bleu(hypotheses, references, self.target_lang)
         return EvalLoopOutput(
@@ -190,15 +211,27 @@ class TranslationTrainer(Seq2SeqTrainer):
         )
 
     def translate(self, sentences: Sequence[str]) -> list[str]:
-        """Translations by the model as it is now, in evaluation mode, with its generation config."""
+        """Translations by the model as it is now, in evaluation mode, with its generation config.
+
+        Of several processes each translates every n-th sentence; all get all translations.
+        """
         self.model.eval()
-        return list(
+        processes = self.args.world_size
+        share = list(
             translate(
                 self.model,
                 self.processing_class,
-                sentences,
+                sentences[self.args.process_index :: processes],
                 target_tokenizer=self.target_tokenizer,
                 max_batch_tokens=self.args.max_batch_tokens,
-                progress=not self.args.disable_tqdm,
+                progress=self.shows_progress,
             )
         )
+        translations = [""] * len(sentences)
+        for rank, part in enumerate(gather_object([share])):
+            translations[rank::processes] = part
+        return translations
+
+    @property
+    def shows_progress(self) -> bool:
+        return not self.args.disable_tqdm and self.is_local_process_zero()

@@ -1,0 +1,64 @@
+"""Two processes (gloo, on the CPU) train as one does with the same batches in an update, and end together."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.recipes import ROOT, SMALL_TRAINING, write_recipe, write_text
+
+SOURCE = [f"the cat number {i} sleeps" + " well" * (i % 9) for i in range(97)]
+TARGET = [f"die Katze Nummer {i} schläft" + " gut" * (i % 7) for i in range(97)]
+
+
+def train(folder: Path, processes: int, *options: str) -> dict[str, object]:
+    """Run the command on so many processes; the results, and what each update logged."""
+    launcher = ["-m", "torch.distributed.run", f"--nproc_per_node={processes}", "--standalone"]
+    command = [
+        sys.executable,
+        *(launcher if processes > 1 else []),
+        "-m",
+        "training.train",
+        str(folder.parent / "tiny"),
+    ]
+    command += ["--output_dir", str(folder), "--use_cpu", *options]
+    command += ["--ddp_backend", "gloo"] if processes > 1 else []
+    for side, lines in (("source", SOURCE), ("target", TARGET)):
+        command += [f"--train_{side}", write_text(folder.parent / f"train.{side}", lines)]
+        command += [f"--validation_{side}", write_text(folder.parent / f"val.{side}", lines[:11])]
+    environment = {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(
+        command, cwd=folder.parent, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    state = json.loads((folder / "trainer_state.json").read_text())
+    losses = [entry["loss"] for entry in state["log_history"] if "loss" in entry]
+    return {"results": json.loads((folder / "all_results.json").read_text()), "losses": losses, "stdout": done.stdout}
+
+
+def test_two_processes_are_one_with_twice_the_batches(tmp_path: Path) -> None:
+    """Losses, weights, NLL and translations agree; results are printed once."""
+    write_recipe(tmp_path / "tiny", training=SMALL_TRAINING.replace("max_steps: 3", "max_steps: 6"), dropout=0.0)
+    one = train(tmp_path / "one", 1, "--max_batch_tokens", "64", "--gradient_accumulation_steps", "2")
+    two = train(tmp_path / "two", 2, "--max_batch_tokens", "64")
+    assert two["losses"] == pytest.approx(one["losses"], rel=1e-5)
+    ours, theirs = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
+    for name, weight in ours.items():
+        torch.testing.assert_close(theirs[name], weight, rtol=1e-5, atol=1e-5)
+    for name in ("eval_loss", "eval_bleu"):
+        assert two["results"][name] == pytest.approx(one["results"][name], rel=1e-5)  # type: ignore[index]
+    hypotheses = [(tmp_path / name / "eval_hypotheses.txt").read_bytes() for name in ("one", "two")]
+    assert hypotheses[0] == hypotheses[1]
+    assert json.loads(str(two["stdout"])) == two["results"]
+
+
+def test_uneven_last_batches_do_not_hang(tmp_path: Path) -> None:
+    """An epoch whose batches do not divide by the processes ends on all of them, and the next one starts."""
+    write_recipe(tmp_path / "tiny", training=SMALL_TRAINING.replace("max_steps: 3\n", ""), dropout=0.0)
+    trained = train(tmp_path / "run", 2, "--max_batch_tokens", "96", "--num_train_epochs", "2")
+    updates = len(trained["losses"])  # type: ignore[arg-type]
+    assert updates == 2 * 6

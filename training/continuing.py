@@ -1,0 +1,110 @@
+"""Finding out what a run's folder already holds, and whether the command given is the one that made it."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers.trainer import TRAINER_STATE_NAME
+
+from training.checkpoints import checkpoints, clear_leftovers, problem, read_json, set_aside
+from training.errors import UsageError, tell
+from training.files import write_text
+from training.recipe import Recipe
+from training.trainer import TARGET_TOKENIZER_FOLDER, TranslationTrainingArguments
+from vanilla_transformer import VanillaTransformerConfig
+
+OPTIONS = "training_options.json"
+ANEW = "to start anew, remove {} or give another --output_dir"
+# The tokenizers of a run are trained once, so these cannot change in it.
+VOCABULARY_OPTIONS = ("vocab_size", "tokenizer_algorithm", "joint_vocabulary")
+# Say how a run is started and not what it does.
+NOT_COMPARED = ("output_dir", "resume_from_checkpoint", "preprocessing_num_workers")
+# What saving and training write into a config.
+NOT_OF_THE_RECIPE = ("architectures", "auto_map", "dtype", "transformers_version", "use_cache")
+
+
+def find_checkpoint(arguments: TranslationTrainingArguments) -> Path | None:
+    """The checkpoint to continue from: the one that the options name, or the last whole one of the output folder.
+
+    What a killed run left half written is removed; a damaged checkpoint is named on stderr and renamed.
+
+    Raises:
+        UsageError: the one named is not whole, or the folder's hold weights alone.
+    """
+    if arguments.resume_from_checkpoint:
+        named = Path(arguments.resume_from_checkpoint)
+        if wrong := problem(named):
+            raise UsageError(f"--resume_from_checkpoint {named}: {wrong}")
+        return named
+    folder = Path(arguments.output_dir)
+    if arguments.should_save:
+        clear_leftovers(folder)
+    for checkpoint in reversed(checkpoints(folder)):
+        wrong = problem(checkpoint)
+        if wrong is None:
+            if not any(checkpoint.glob("optimizer*")):
+                raise UsageError(f"{checkpoint} holds weights alone (`save_only_model`): {ANEW.format(folder)}")
+            return checkpoint
+        if arguments.should_save:
+            tell(f"{checkpoint} is damaged: {wrong}; renamed to {set_aside(checkpoint).name}, trying the one before")
+    return None
+
+
+def trained_updates(folder: Path) -> int:
+    """The updates behind the finished model at the top of a run's folder; 0 where there is none."""
+    state = read_json(folder / TRAINER_STATE_NAME)
+    return int(state.get("global_step", 0)) if isinstance(state, dict) else 0
+
+
+def load_tokenizers(folder: Path) -> tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]:
+    """The tokenizers of source and target kept with a model or a checkpoint; one for both where it is one."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    separate = folder / TARGET_TOKENIZER_FOLDER
+    return tokenizer, AutoTokenizer.from_pretrained(separate) if separate.is_dir() else tokenizer
+
+
+def run_options(recipe: Recipe, train_pairs: int) -> dict[str, Any]:
+    """What a run is made of, as it is kept in its folder: its options and the number of its training pairs."""
+    options = {**json.loads(recipe.arguments.to_json_string()), **asdict(recipe.data), "train_pairs": train_pairs}
+    return {name: value for name, value in options.items() if name not in NOT_COMPARED}
+
+
+def write_options(folder: Path, options: dict[str, Any]) -> None:
+    """Keep the options of a run that starts."""
+    write_text(folder / OPTIONS, json.dumps(options, indent=2) + "\n")
+
+
+def compare_options(folder: Path, options: dict[str, Any]) -> None:
+    """Name on stderr what differs from the options that the run in a folder was started with.
+
+    Raises:
+        UsageError: an option of the vocabulary differs.
+    """
+    before = read_json(folder / OPTIONS)
+    if not isinstance(before, dict):
+        return
+    changed = [name for name in options if name in before and options[name] != before[name]]
+    for name in VOCABULARY_OPTIONS:
+        if name in changed:
+            raise UsageError(
+                f"`{name}` is {options[name]}, but {before[name]} in the run in {folder}: {ANEW.format(folder)}"
+            )
+    if changed:
+        differences = ", ".join(f"{name} {options[name]} (before: {before[name]})" for name in changed)
+        tell(f"{folder} was begun with other options: {differences}")
+
+
+def check_model(config: VanillaTransformerConfig, folder: Path, run_folder: Path) -> None:
+    """The model of the recipe must be the one kept in a folder.
+
+    Raises:
+        UsageError: it is another.
+    """
+    kept = VanillaTransformerConfig.from_pretrained(folder).to_dict()
+    for name, value in config.to_dict().items():
+        if name not in NOT_OF_THE_RECIPE and kept.get(name) != value:
+            raise UsageError(
+                f"config.json: `{name}` is {value}, but {kept.get(name)} in {folder}: {ANEW.format(run_folder)}"
+            )
