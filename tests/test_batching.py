@@ -35,6 +35,20 @@ def test_pairs_over_the_budget_are_counted_and_skipped() -> None:
     assert seen == set(range(500)) - {7, 9}
 
 
+def test_tokens_and_padding_of_an_epoch() -> None:
+    source, target = lengths()
+    source[7] = 500  # over the budget: not counted
+    sampler = TokenBatchSampler(source, target, 128)
+    real = padded = 0
+    for batch in sampler:
+        for side in (source, target):
+            real += sum(side[i] for i in batch)
+            padded += len(batch) * max(side[i] for i in batch)
+    assert sampler.target_tokens() == sum(target) - target[7]
+    assert sampler.padding_share() == pytest.approx(1 - real / padded)
+    assert TokenBatchSampler([4, 4], [4, 4], 128).padding_share() == 0.0
+
+
 def test_a_pair_as_long_as_the_budget_fits() -> None:
     assert list(TokenBatchSampler([128, 1], [1, 128], 128)) in ([[0], [1]], [[1], [0]])
 

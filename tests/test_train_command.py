@@ -34,6 +34,8 @@ def test_text_files_to_a_folder_that_loads(tmp_path: Path, separate: bool) -> No
     assert json.loads(done.stdout) == results
     for name in ("train_runtime", "train_loss", "eval_loss", "eval_perplexity", "eval_bleu", "eval_runtime"):
         assert isinstance(results[name], float), name
+    assert 0 <= results["train_padding_share"] < 0.5
+    assert results["train_target_tokens_per_second"] > 0
     assert results["bleu_signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a")
     assert "train: 60 pairs used, 0 with an empty side left out, 0 longer than 256 tokens left out" in done.stderr
     assert "eval: 5 pairs used, 1 with an empty side left out, 0 over 512 tokens left out" in done.stderr

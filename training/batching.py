@@ -61,9 +61,9 @@ class TokenBatchSampler(Sampler[list[int]]):
         self.starts = self._batch_starts(self._by_length(self.usable), max_batch_tokens)
 
     def _by_length(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """By the longer side, longest first, then by the shorter; equals stay in the order in which they come."""
+        """By the longer side, longest first, then by the shorter; pairs of the same two lengths stay as they come."""
         source, target = self.source[indices], self.target[indices]
-        return indices[np.lexsort((-np.minimum(source, target), -np.maximum(source, target)))]
+        return indices[np.lexsort((-source, -np.minimum(source, target), -np.maximum(source, target)))]
 
     def _batch_starts(self, ordered: NDArray[np.int64], max_batch_tokens: int) -> list[int]:
         starts = [0]
@@ -76,6 +76,18 @@ class TokenBatchSampler(Sampler[list[int]]):
                 starts.append(i)
                 longest_source, longest_target = source, target
         return starts
+
+    def target_tokens(self) -> int:
+        """Real target tokens of an epoch, all processes together."""
+        return int(self.target[self.usable].sum())
+
+    def padding_share(self) -> float:
+        """The share of an epoch's positions, on both sides, that hold no token."""
+        ordered = self._by_length(self.usable)
+        rows = np.diff([*self.starts, len(ordered)])
+        sides = [side[ordered] for side in (self.source, self.target)]
+        padded = sum(int((rows * np.maximum.reduceat(side, self.starts)).sum()) for side in sides)
+        return 1 - sum(int(side.sum()) for side in sides) / padded
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the order that the next iteration gives."""

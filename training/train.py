@@ -119,6 +119,9 @@ def train(recipe: Recipe) -> TrainedModel:
         if arguments.should_save:
             write_options(folder, options)
         metrics = run_training(trainer, folder, checkpoint)
+    plan = TokenBatchSampler(*train_pairs.lengths(), arguments.max_batch_tokens)
+    metrics["train_target_tokens_per_second"] = metrics["epoch"] * plan.target_tokens() / metrics["train_runtime"]
+    metrics["train_padding_share"] = plan.padding_share()
     if averaged := averaged_checkpoints(folder):
         metrics["averaged_checkpoints"] = averaged
     for name, dataset in encoded.items():
