@@ -9,7 +9,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.recipes import ROOT, SMALL_TRAINING, write_recipe, write_text
+from tests import fsdp_step
+from tests.recipes import ROOT, SMALL_TRAINING, module_environment, write_recipe, write_text
+from tests.tiny import tiny
 
 SOURCE = [f"the cat number {i} sleeps" + " well" * (i % 9) for i in range(97)]
 TARGET = [f"die Katze Nummer {i} schläft" + " gut" * (i % 7) for i in range(97)]
@@ -62,3 +64,23 @@ def test_uneven_last_batches_do_not_hang(tmp_path: Path) -> None:
     trained = train(tmp_path / "run", 2, "--max_batch_tokens", "96", "--num_train_epochs", "2")
     updates = len(trained["losses"])  # type: ignore[arg-type]
     assert updates == 2 * 6
+
+
+def test_a_sharded_model_takes_the_same_step() -> None:
+    """FSDP: loss and gradient norm of a model whose parameters are cut over two processes are those of one."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
+    environment = {**module_environment(), "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run(
+        [*command, str(ROOT / "tests" / "fsdp_step.py")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    loss, norm = map(float, done.stdout.split())
+    model = tiny().train()
+    assert loss == pytest.approx(fsdp_step.step(model, fsdp_step.whole_batch()), rel=1e-5)
+    gradients = [parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None]
+    assert norm == pytest.approx(torch.cat(gradients).norm().item(), rel=1e-5)

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from tests.recipes import ROOT
-from training.encoding import EncodedPairs, Pair, PairEncoder, store_pairs, tokenizer_digest
+from training.encoding import EncodedPairs, Pair, PairEncoder, Verdict, store_pairs, tokenizer_digest
 from training.tokenizer import train_tokenizer
 
 WMT = ROOT.parent / "shared" / "data" / "wmt_sample"
@@ -92,7 +92,8 @@ def test_rules_and_their_counts(cache: Path, tokenizer: PreTrainedTokenizerBase,
         encoded = EncodedPairs(pairs, tokenizer, tokenizer, max_length, max_ratio)
         assert encoded.counts() == counts
         assert ids(encoded) == direct([RULED[i] for i in kept], tokenizer)
-        assert len(encoded) + encoded.empty + encoded.too_long + encoded.over_ratio == len(RULED)
+        assert sum(encoded.verdicts) == len(RULED)
+        assert encoded.verdicts[Verdict.USED] == len(encoded)
 
 
 def test_lengths_and_batches(cache: Path, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -115,7 +116,7 @@ def test_no_pairs_at_all(cache: Path, tokenizer: PreTrainedTokenizerBase, on_dis
 def test_missing_text_counts_as_empty(cache: Path, tokenizer: PreTrainedTokenizerBase) -> None:
     text = datasets.Dataset.from_dict({"source": ["a", None, "a"], "target": [None, "b", "b"]})
     encoded = EncodedPairs(text, tokenizer, tokenizer)
-    assert (len(encoded), encoded.empty) == (1, 2)
+    assert encoded.verdicts == [1, 2, 0, 0]
 
 
 def test_second_start_reads_the_cache(cache: Path, tokenizer: PreTrainedTokenizerBase, calls: list[int]) -> None:
@@ -261,6 +262,6 @@ def test_ids_are_those_of_direct_calls(cache: Path, algorithm: Any) -> None:
         if min(map(len, row.values())) > 1 and max(map(len, row.values())) <= 100
     ]
     assert ids(encoded) == expected
-    assert len(encoded) + encoded.empty + encoded.too_long == 600
-    assert encoded.too_long > 0
+    assert sum(encoded.verdicts) == 600
+    assert encoded.verdicts[Verdict.TOO_LONG] > 0
     assert np.array_equal(encoded.lengths()[0], [len(row["input_ids"]) for row in expected])

@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor
 
-from training.loss import label_smoothed_cross_entropy
 from training.trainer import noam_rate
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 
@@ -41,9 +40,7 @@ def test_reverses_strings_it_has_not_seen() -> None:
             group["lr"] = 0.5 * noam_rate(update, d_model, warmup)
         batch = strings(64, generator)
         labels = with_end(batch.flip(1))
-        decoder_input = model.prepare_decoder_input_ids_from_labels(labels)
-        logits = model(input_ids=with_end(batch), decoder_input_ids=decoder_input).logits
-        loss, _ = label_smoothed_cross_entropy(logits, labels, 0.1)
+        loss = model(input_ids=with_end(batch), labels=labels, epsilon_ls=0.1, skip_logits=True).loss
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

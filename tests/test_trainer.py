@@ -6,13 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from sacrebleu.metrics.bleu import BLEU
 from transformers import DataCollatorForSeq2Seq, PreTrainedTokenizerBase, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from tests.tiny import tiny
 from training.data import EncodedPairs, Pair
-from training.loss import label_smoothed_cross_entropy
 from training.tokenizer import train_tokenizer
 from training.trainer import TranslationTrainer, TranslationTrainingArguments, noam_rate
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
@@ -87,43 +85,6 @@ def test_other_schedules_stay_available(tokenizer: PreTrainedTokenizerBase, tmp_
         trainer_for(tokenizer, tmp_path, lr_scheduler_type="nomad")
 
 
-@pytest.mark.parametrize("padded", [0, 5])
-@pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.4])
-def test_smoothed_loss_is_that_of_torch(epsilon: float, padded: int) -> None:
-    """B24: the documented variant, whatever the padding; gradients too; the NLL is the unsmoothed one."""
-    torch.manual_seed(1)
-    logits = torch.randn(3, 6 + padded, 11, requires_grad=True)
-    labels = torch.randint(0, 11, (3, 6 + padded))
-    labels[:, 6:] = -100
-    labels[1, 2:] = -100
-    loss, nll = label_smoothed_cross_entropy(logits, labels, epsilon)
-    expected = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100, label_smoothing=epsilon)
-    torch.testing.assert_close(loss, expected)
-    torch.testing.assert_close(nll, F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100))
-    for ours, theirs in zip(torch.autograd.grad(loss, logits), torch.autograd.grad(expected, logits), strict=True):
-        torch.testing.assert_close(ours, theirs)
-
-
-def test_smoothed_loss_of_nothing_is_zero() -> None:
-    """B25: a batch with nothing to predict has loss 0 and a finite gradient."""
-    logits = torch.randn(2, 3, 5, requires_grad=True)
-    loss, nll = label_smoothed_cross_entropy(logits, torch.full((2, 3), -100), 0.1)
-    loss.backward()
-    assert loss.item() == nll.item() == 0.0
-    assert logits.grad is not None
-    assert not logits.grad.any()
-
-
-@pytest.mark.parametrize("count", [7, torch.tensor(7), torch.tensor([7])], ids=["int", "0-d", "1-element"])
-def test_given_number_of_labels_is_divided_by(count: int | torch.Tensor) -> None:
-    """B22: one of several batches of an update is divided by the labels of all of them; a scalar comes out."""
-    logits, labels = torch.randn(2, 2, 5), torch.tensor([[1, 2], [3, -100]])
-    loss, _ = label_smoothed_cross_entropy(logits, labels, 0.1, count)
-    alone, _ = label_smoothed_cross_entropy(logits, labels, 0.1)
-    assert loss.dim() == 0
-    torch.testing.assert_close(loss, alone * 3 / 7)
-
-
 @pytest.mark.parametrize("epsilon", [0.0, 0.1])
 def test_accumulation_changes_nothing(tokenizer: PreTrainedTokenizerBase, tmp_path: Path, epsilon: float) -> None:
     """B22: one token batch, or several accumulated into one update, give one loss and one gradient norm."""
@@ -172,6 +133,36 @@ def test_both_paths_of_smoothing_give_one_number(tokenizer: PreTrainedTokenizerB
     stock.train()
     for name in ("loss", "grad_norm"):
         assert ours.state.log_history[0][name] == pytest.approx(stock.state.log_history[0][name], rel=1e-4)
+
+
+def test_training_and_evaluation_make_no_logits(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
+    """The output projection is called for translations alone: losses are computed without all logits at once."""
+    trainer = trainer_for(tokenizer, tmp_path, max_steps=2, max_batch_tokens=60)
+    trainer.pairs = {}
+    calls: list[int] = []
+    trainer.model.lm_head.register_forward_hook(lambda *_: calls.append(1))
+    trainer.train()
+    trainer.evaluate()
+    assert calls == []
+    assert trainer.translate(["a"])
+    assert calls
+
+
+@pytest.mark.parametrize("tokenized", [False, True])
+def test_bleu_of_tokens(tokenizer: PreTrainedTokenizerBase, tmp_path: Path, tokenized: bool) -> None:
+    """BLEU of text made of tokens counts them as they are, and its signature says so (B51)."""
+    trainer = trainer_for(tokenizer, tmp_path)
+    trainer.tokenized = tokenized
+    trainer.pairs = {"eval": [("a", "a &quot; b-c &quot; d")]}
+    trainer.translate = lambda sentences: ["a &quot; b-c &quot; e"]  # type: ignore[method-assign]
+    metrics = trainer.evaluate()
+    [(_, target)] = trainer.pairs["eval"]
+    expected = BLEU(tokenize="none" if tokenized else "13a", force=True).corpus_score(
+        trainer.translate([]), [[target]]
+    )
+    assert metrics["eval_bleu"] == pytest.approx(expected.score)
+    assert trainer.bleu_signature is not None
+    assert ("tok:none" in trainer.bleu_signature, "tok:13a" in trainer.bleu_signature) == (tokenized, not tokenized)
 
 
 @pytest.mark.parametrize("budget", [25, 60, 5000])

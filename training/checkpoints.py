@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import zlib
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -35,6 +35,7 @@ class Progress:
         total_loss: sum of the losses up to that line.
         seconds: time in training.
         scheduled: `False` for a checkpoint that a signal asked for; it goes when the next one is there.
+        kept: what the trainer's `keep` gave.
     """
 
     running_loss: float = 0.0
@@ -42,6 +43,7 @@ class Progress:
     total_loss: float = 0.0
     seconds: float = 0.0
     scheduled: bool = True
+    kept: dict[str, Any] = field(default_factory=dict)
 
 
 def checkpoints(folder: Path) -> list[Path]:

@@ -58,6 +58,12 @@ def trained_updates(folder: Path) -> int:
     return int(state.get("global_step", 0)) if isinstance(state, dict) else 0
 
 
+def stopped_early(folder: Path) -> bool:
+    """Whether the finished model at the top of a run's folder ended before its last update, by early stopping."""
+    state = read_json(folder / TRAINER_STATE_NAME)
+    return isinstance(state, dict) and 0 < state.get("global_step", 0) < state.get("max_steps", 0)
+
+
 def load_tokenizers(folder: Path) -> tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]:
     """The tokenizers of source and target kept with a model or a checkpoint; one for both where it is one."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -65,8 +71,8 @@ def load_tokenizers(folder: Path) -> tuple[PreTrainedTokenizerBase, PreTrainedTo
     return tokenizer, AutoTokenizer.from_pretrained(separate) if separate.is_dir() else tokenizer
 
 
-def run_options(recipe: Recipe, train_pairs: int) -> dict[str, Any]:
-    """What a run is made of, as it is kept in its folder: its options and the number of its training pairs."""
+def run_options(recipe: Recipe, train_pairs: int | None) -> dict[str, Any]:
+    """What a run is made of, as it is kept in its folder: its options and, but for a stream, its training pairs."""
     options = {**json.loads(recipe.arguments.to_json_string()), **asdict(recipe.data), "train_pairs": train_pairs}
     return {name: value for name, value in options.items() if name not in NOT_COMPARED}
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import datasets
 
 from training.builtin import builtin_corpus
-from training.encoding import EncodedPairs, Pair, store_pairs
+from training.encoding import TEXT, EncodedPairs, Pair, store_pairs
 from training.errors import UsageError
-from training.translation_dataset import load_splits, split_pairs
+from training.translation_dataset import Split, load_splits, split_pairs
 
 __all__ = ["Corpus", "DataOptions", "EncodedPairs", "Pair", "load_corpus", "load_pairs", "read_lines"]
 
@@ -45,11 +45,22 @@ class DataOptions:
     test_target: list[str] = field(default_factory=list, metadata={"help": "its translation, to score against"})
     source_lang: str = field(default="en", metadata={"help": "language code of the source"})
     target_lang: str = field(default="de", metadata={"help": "language code of the target"})
+    tokenized: bool = field(
+        default=False,
+        metadata={"help": "the text is tokens with spaces between them, as Moses': BLEU counts them as they are"},
+    )
     tokenizer_algorithm: str = field(default="bpe", metadata={"help": "bpe, wordpiece or unigram"})
     vocab_size: int = field(default=37000, metadata={"help": "entries of the vocabulary that is trained, at most"})
     joint_vocabulary: bool = field(
         default=True,
         metadata={"help": "one vocabulary for both languages; false: one each (share no embeddings then)"},
+    )
+    streaming: bool = field(
+        default=False,
+        metadata={"help": "read the training text as it is used, anew in each epoch: for a corpus that does not fit"},
+    )
+    shuffle_buffer_size: int = field(
+        default=100_000, metadata={"help": "with --streaming, the pairs that are shuffled, and batched, together"}
     )
     max_length: int = field(
         default=256, metadata={"help": "longest side of a training pair in tokens, end token counted; longer ones go"}
@@ -65,20 +76,21 @@ class DataOptions:
     def __post_init__(self) -> None:
         if self.max_ratio is not None and self.max_ratio < 1:
             raise ValueError(f"`max_ratio` must be at least 1, got {self.max_ratio:g}")
-        if self.preprocessing_num_workers < 1:
-            raise ValueError(f"`preprocessing_num_workers` must be at least 1, got {self.preprocessing_num_workers}")
+        for name in ("preprocessing_num_workers", "shuffle_buffer_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}")
 
 
 @dataclass
 class Corpus:
-    """The pairs of a run: `train` on disk, with the columns `source` and `target`; the others may be empty."""
+    """The pairs of a run: `train`, on disk or a stream, has columns `source` and `target`; the others may be empty."""
 
-    train: datasets.Dataset
+    train: Split
     validation: list[Pair]
     test: list[Pair]
 
     def texts(self, *sides: str) -> Iterator[str]:
-        """The training text of one side, "source" or "target", after that of another, read from disk as it is used."""
+        """The training text of one side, "source" or "target", after that of another, read as it is used."""
         for side in sides:
             for batch in self.train.select_columns([side]).iter(batch_size=1000):
                 yield from (text or "" for text in batch[side])
@@ -166,6 +178,16 @@ def _store_files(files: Sequence[tuple[str, str]]) -> datasets.Dataset:
     return store_pairs(_read_pairs(files), key.hexdigest())
 
 
+def _stream_files(files: list[tuple[str, str]]) -> datasets.IterableDataset:
+    """The pairs of text files, read anew each time they are asked for."""
+
+    def rows() -> Iterator[dict[str, str]]:
+        for source, target in _read_pairs(files):
+            yield {"source": source, "target": target}
+
+    return datasets.IterableDataset.from_generator(rows, features=TEXT)
+
+
 def load_corpus(options: DataOptions, seed: int) -> Corpus:
     """The training, validation and test pairs that the options name; held-out text files go over a data set's own.
 
@@ -179,21 +201,24 @@ def load_corpus(options: DataOptions, seed: int) -> Corpus:
         raise UsageError(f"--dataset_config {options.dataset_config}: give the data set that has it with --dataset")
     validation = load_pairs(options.validation_source, options.validation_target)
     test = load_pairs(options.test_source, options.test_target)
+    train: Split
     if name == "builtin":
         try:
             made = builtin_corpus(*languages, seed=seed)
         except ValueError as error:
             raise UsageError(str(error)) from error
         train = store_pairs(made["train"], hashlib.sha256(repr(made["train"]).encode()).hexdigest())
+        train = train.to_iterable_dataset() if options.streaming else train
         validation, test = validation or made["validation"], test or made["test"]
     elif name is not None:
-        splits = load_splits(name, options.dataset_config, *languages)
+        splits = load_splits(name, options.dataset_config, *languages, streaming=options.streaming)
         train = splits["train"]
         validation, test = validation or split_pairs(splits, "validation"), test or split_pairs(splits, "test")
     elif options.train_source:
-        train = _store_files(_pair_files(options.train_source, options.train_target))
+        files = _pair_files(options.train_source, options.train_target)
+        train = _stream_files(files) if options.streaming else _store_files(files)
     else:
         raise UsageError("no training text: give --dataset (`builtin`, for one), or --train_source and --train_target")
-    if len(train) == 0:
+    if next(iter(train), None) is None:
         raise UsageError(f"{name or ' '.join(options.train_source)}: no lines to train on")
     return Corpus(train, validation, test)

@@ -95,6 +95,15 @@ class PairEncoder:
             return Verdict.OVER_RATIO
         return Verdict.USED
 
+    def reasons(self) -> dict[Verdict, str]:
+        """What is wrong with a pair of a verdict, in words; rules that were not set are not named."""
+        reasons = {Verdict.EMPTY: "with an empty side"}
+        if self.max_length is not None:
+            reasons[Verdict.TOO_LONG] = f"longer than {self.max_length} tokens"
+        if self.max_ratio is not None:
+            reasons[Verdict.OVER_RATIO] = f"with one side over {self.max_ratio:g} times the other"
+        return reasons
+
     def fingerprint(self, text: datasets.Dataset) -> str:
         """Names the result for `text`: other text, tokenizers, rules or versions of the libraries, another name."""
         digests = tokenizer_digest(self.tokenizer), tokenizer_digest(self.target_tokenizer)
@@ -140,7 +149,7 @@ class EncodedPairs(Dataset[dict[str, list[int]]]):
         num_workers: processes that encode a data set. Default 1, which uses the tokenizer's own threads.
 
     Attributes:
-        empty, too_long, over_ratio: pairs left out for a blank side, by `max_length`, by `max_ratio`; each once.
+        verdicts: how many pairs met each `Verdict`.
     """
 
     def __init__(
@@ -152,8 +161,7 @@ class EncodedPairs(Dataset[dict[str, list[int]]]):
         max_ratio: float | None = None,
         num_workers: int = 1,
     ) -> None:
-        self.max_length, self.max_ratio = max_length, max_ratio
-        encoder = PairEncoder(tokenizer, target_tokenizer, max_length, max_ratio)
+        self.encoder = encoder = PairEncoder(tokenizer, target_tokenizer, max_length, max_ratio)
         if isinstance(pairs, datasets.Dataset) and len(pairs) > 0:
             encoded = pairs.map(
                 encoder,
@@ -168,7 +176,7 @@ class EncodedPairs(Dataset[dict[str, list[int]]]):
             batch = {"source": [source for source, _ in pairs], "target": [target for _, target in pairs]}
             encoded = datasets.Dataset.from_dict(encoder(batch), features=ENCODED)
         verdicts = encoded.data.column("verdict").to_numpy()
-        self.empty, self.too_long, self.over_ratio = np.bincount(verdicts, minlength=len(Verdict))[1:].tolist()
+        self.verdicts: list[int] = np.bincount(verdicts, minlength=len(Verdict)).tolist()
         self.rows = np.flatnonzero(verdicts == Verdict.USED)
         self.ids = encoded.select_columns(["input_ids", "labels"])
 
@@ -191,9 +199,4 @@ class EncodedPairs(Dataset[dict[str, list[int]]]):
 
     def counts(self) -> dict[str, int]:
         """How many pairs each rule left out, by what was wrong with them; rules that were not set are not named."""
-        counts = {"with an empty side": self.empty}
-        if self.max_length is not None:
-            counts[f"longer than {self.max_length} tokens"] = self.too_long
-        if self.max_ratio is not None:
-            counts[f"with one side over {self.max_ratio:g} times the other"] = self.over_ratio
-        return counts
+        return {reason: self.verdicts[verdict] for verdict, reason in self.encoder.reasons().items()}

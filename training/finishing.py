@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from training.average import average_checkpoints, last_checkpoints
-from training.checkpoints import Saving, read_json, remove_unscheduled
+from training.checkpoints import Saving, checkpoints, read_json, remove_unscheduled
 from training.errors import InterruptionError, UsageError
 from training.trainer import TranslationTrainer, TranslationTrainingArguments
 
@@ -54,7 +54,8 @@ def run_training(trainer: TranslationTrainer, folder: Path, checkpoint: Path | N
                 (folder / AVERAGING).unlink(missing_ok=True)
                 if trainer.args.average_last:
                     remove_unscheduled(folder)
-                    average_checkpoints(folder, last_checkpoints(folder, trainer.args.average_last))
+                    saved = len(checkpoints(folder))  # early stopping may leave fewer than were asked for
+                    average_checkpoints(folder, last_checkpoints(folder, min(trainer.args.average_last, saved)))
             trainer.accelerator.wait_for_everyone()
             if trainer.args.average_last:
                 trainer.load_weights(folder)

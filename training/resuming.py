@@ -88,6 +88,14 @@ class ResumableTrainer(Seq2SeqTrainer):
             self._tr_loss += before.running_loss
             self._total_loss_scalar = before.total_loss
             self._globalstep_last_logged = before.last_logged_step
+        self.restore(before.kept if before else {})
+
+    def keep(self) -> dict[str, Any]:
+        """What a checkpoint holds in addition, as JSON can hold it; every process is asked."""
+        return {}
+
+    def restore(self, kept: dict[str, Any]) -> None:
+        """Called when training begins, with what `keep` gave; empty in a new run."""
 
     def _prepare_for_training(self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: str | None) -> Any:
         self._resumed_from = Path(resume_from_checkpoint) if resume_from_checkpoint else None
@@ -123,11 +131,12 @@ class ResumableTrainer(Seq2SeqTrainer):
                 self._writing = False
             self._name_best(folder)
             running_loss = self.accelerator.reduce(self._tr_loss.clone(), "mean").item()
+            kept = self.keep()
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
                 written = folder / INCOMPLETE / path.name
                 self.state.save_to_json(str(written / TRAINER_STATE_NAME))
-                write_manifest(written, self._progress(path, running_loss))
+                write_manifest(written, self._progress(path, running_loss, kept))
                 publish(written, folder)
                 remove_old(path, self.args.save_total_limit, self.state.best_model_checkpoint)
             self.accelerator.wait_for_everyone()
@@ -144,13 +153,14 @@ class ResumableTrainer(Seq2SeqTrainer):
         if best and (best == self.state.global_step or (folder / f"checkpoint-{best}").is_dir()):
             self.state.best_model_checkpoint = str(folder / f"checkpoint-{best}")
 
-    def _progress(self, path: Path, running_loss: float) -> Progress:
+    def _progress(self, path: Path, running_loss: float, kept: dict[str, Any]) -> Progress:
         return Progress(
             running_loss,
             self._globalstep_last_logged,
             self._total_loss_scalar,
             seconds=self._seconds_before + time.monotonic() - self._began,
             scheduled=not self.stop.unscheduled or (path.exists() and is_scheduled(path)),
+            kept=kept,
         )
 
 

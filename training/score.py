@@ -75,7 +75,7 @@ def score(
             )
     compound_split = _compound_split_metric(target_lang, tokenized)
     metrics: dict[str, Metric | None] = {
-        "bleu": BLEU(tokenize="none", force=True) if tokenized else bleu_metric(target_lang),
+        "bleu": bleu_metric(target_lang, tokenized),
         "chrf": CHRF(),
         "ter": TER(),
         "bleu_compound_split": compound_split,
@@ -97,15 +97,15 @@ def score(
     return scores
 
 
-def bleu_metric(target_lang: str = "") -> BLEU:
-    """BLEU with the tokenizer of the language.
+def bleu_metric(target_lang: str = "", tokenized: bool = False) -> BLEU:
+    """BLEU with the tokenizer of the language, or of tokens as they are.
 
     Raises:
         UsageError: that tokenizer needs a package that is not installed.
     """
-    tokenizer = LANGUAGE_TOKENIZERS.get(target_lang, "13a")
+    tokenizer = "none" if tokenized else LANGUAGE_TOKENIZERS.get(target_lang, "13a")
     try:
-        return BLEU(tokenize=tokenizer)
+        return BLEU(tokenize=tokenizer, force=tokenized)
     except (ImportError, RuntimeError) as error:
         extra = tokenizer.split("-")[0]
         raise UsageError(
@@ -113,9 +113,11 @@ def bleu_metric(target_lang: str = "") -> BLEU:
         ) from error
 
 
-def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], target_lang: str = "") -> tuple[float, str]:
-    """BLEU of detokenised translations against one reference each, and its signature."""
-    measured = _measure(bleu_metric(target_lang), hypotheses, [references])
+def corpus_bleu(
+    hypotheses: Sequence[str], references: Sequence[str], target_lang: str = "", tokenized: bool = False
+) -> tuple[float, str]:
+    """BLEU of translations against one reference each, and its signature."""
+    measured = _measure(bleu_metric(target_lang, tokenized), hypotheses, [references])
     return measured["score"], measured["signature"]
 
 

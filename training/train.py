@@ -13,6 +13,7 @@ import transformers
 from transformers import PreTrainedTokenizerBase, set_seed
 
 from training.batching import TokenBatchSampler
+from training.checkpoints import read_json
 from training.continuing import (
     ANEW,
     check_model,
@@ -20,14 +21,17 @@ from training.continuing import (
     find_checkpoint,
     load_tokenizers,
     run_options,
+    stopped_early,
     trained_updates,
     write_options,
 )
 from training.data import Corpus, EncodedPairs, load_corpus
+from training.encoding import PairEncoder
 from training.errors import UsageError, run_command, tell
 from training.finishing import averaged_checkpoints, check_averaging, run_training
 from training.recipe import Recipe, parse_recipe
 from training.score import bleu_metric
+from training.streaming import StreamedBatches
 from training.tokenizer import train_tokenizer
 from training.trainer import TranslationTrainer
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
@@ -57,10 +61,11 @@ def train(recipe: Recipe) -> TrainedModel:
     config = recipe.model_config()  # a bad model shows before any work
     if not data.joint_vocabulary and config.share_encoder_decoder_embeddings:
         raise UsageError("`joint_vocabulary: false` needs `share_encoder_decoder_embeddings: false` in config.json")
-    bleu_metric(data.target_lang)  # a missing tokenizer package too
+    bleu_metric(data.target_lang, data.tokenized)  # a missing tokenizer package too
     folder = Path(arguments.output_dir)
     set_seed(arguments.seed)
     corpus = load_corpus(data, arguments.seed)
+    check_streaming(recipe)
     if arguments.eval_strategy != "no" and not corpus.validation:
         raise UsageError(
             f"`eval_strategy: {arguments.eval_strategy.value}` needs --validation_source, --validation_target"
@@ -73,23 +78,19 @@ def train(recipe: Recipe) -> TrainedModel:
     )
     config = recipe.model_config(vocab_size=len(tokenizer), decoder_vocab_size=len(target_tokenizer))
     check_special_ids(config, target_tokenizer)
-    with arguments.main_process_first(desc="encoding"):  # the others read its cache
-        train_pairs = EncodedPairs(
-            corpus.train,
-            tokenizer,
-            target_tokenizer,
-            data.max_length,
-            data.max_ratio,
-            num_workers=data.preprocessing_num_workers,
-        )
-    options = run_options(recipe, len(train_pairs))
+    train_pairs = encode_training_text(recipe, corpus, tokenizer, target_tokenizer)
+    options = run_options(recipe, None if isinstance(train_pairs, StreamedBatches) else len(train_pairs))
     if kept:
         compare_options(folder, options)
         check_model(config, kept, folder)
     held_out = {"eval": corpus.validation, "test": corpus.test}
     encoded = {name: EncodedPairs(pairs, tokenizer, target_tokenizer) for name, pairs in held_out.items() if pairs}
-    for name, pairs in {"train": train_pairs, **encoded}.items():
-        report_pairs(name, pairs, arguments.max_batch_tokens)
+    used = {"train": train_pairs, **encoded}
+    counts = {
+        name: report_pairs(name, pairs, arguments.max_batch_tokens)
+        for name, pairs in used.items()
+        if isinstance(pairs, EncodedPairs)
+    }
 
     set_seed(arguments.seed)
     model = VanillaTransformerForConditionalGeneration(config)
@@ -103,9 +104,10 @@ def train(recipe: Recipe) -> TrainedModel:
         eval_dataset=encoded.get("eval"),
         pairs=held_out,
         target_lang=data.target_lang,
+        tokenized=data.tokenized,
     )
     epochs, updates = trainer.planned()
-    if trained >= updates:
+    if trained >= updates or stopped_early(folder):
         tell(f"{folder} holds the finished run, which is evaluated again; {ANEW.format(folder)}")
         metrics = trainer.load_trained(folder)
     elif trained and not checkpoint:
@@ -119,9 +121,9 @@ def train(recipe: Recipe) -> TrainedModel:
         if arguments.should_save:
             write_options(folder, options)
         metrics = run_training(trainer, folder, checkpoint)
-    plan = TokenBatchSampler(*train_pairs.lengths(), arguments.max_batch_tokens)
-    metrics["train_target_tokens_per_second"] = metrics["epoch"] * plan.target_tokens() / metrics["train_runtime"]
-    metrics["train_padding_share"] = plan.padding_share()
+    if isinstance(train_pairs, StreamedBatches):
+        counts["train"] = report_stream(trainer, train_pairs, folder)
+    metrics["train_pairs"] = counts["train"]
     if averaged := averaged_checkpoints(folder):
         metrics["averaged_checkpoints"] = averaged
     for name, dataset in encoded.items():
@@ -130,7 +132,53 @@ def train(recipe: Recipe) -> TrainedModel:
     metrics["transformers_version"] = transformers.__version__
     trainer.save_metrics("all", metrics, combined=False)
     trainer.save_state()
+    if trainer.is_world_process_zero():
+        from training.curves import PICTURE, draw_curves  # matplotlib is not needed before
+
+        draw_curves(trainer.state.log_history, folder / PICTURE)
     return TrainedModel(folder, trainer, corpus, metrics)
+
+
+def check_streaming(recipe: Recipe) -> None:
+    """A stream has no end, so nothing can be told by its epochs.
+
+    Raises:
+        UsageError: something is.
+    """
+    arguments = recipe.arguments
+    if not recipe.data.streaming:
+        return
+    if arguments.max_steps <= 0:
+        raise UsageError("--streaming needs --max_steps: how long an epoch is, is not known before its end")
+    for name in ("eval_strategy", "save_strategy", "logging_strategy"):
+        if getattr(arguments, name) == "epoch":
+            raise UsageError(f"--streaming needs `{name}: steps`: the end of an epoch passes unseen")
+
+
+def encode_training_text(
+    recipe: Recipe, corpus: Corpus, tokenizer: PreTrainedTokenizerBase, target_tokenizer: PreTrainedTokenizerBase
+) -> EncodedPairs | StreamedBatches:
+    """The training text as ids, all at once and kept, or as it is used."""
+    data, arguments = recipe.data, recipe.arguments
+    if data.streaming:
+        return StreamedBatches(
+            corpus.train,
+            PairEncoder(tokenizer, target_tokenizer, data.max_length, data.max_ratio),
+            arguments.max_batch_tokens,
+            data.shuffle_buffer_size,
+            seed=arguments.seed if arguments.data_seed is None else arguments.data_seed,
+            num_replicas=arguments.world_size,
+            rank=arguments.process_index,
+        )
+    with arguments.main_process_first(desc="encoding"):  # the others read its cache
+        return EncodedPairs(
+            corpus.train,
+            tokenizer,
+            target_tokenizer,
+            data.max_length,
+            data.max_ratio,
+            num_workers=data.preprocessing_num_workers,
+        )
 
 
 def train_tokenizers(
@@ -163,19 +211,35 @@ def check_special_ids(config: VanillaTransformerConfig, tokenizer: PreTrainedTok
             )
 
 
-def report_pairs(name: str, pairs: EncodedPairs, max_batch_tokens: int) -> None:
-    """Say how many pairs are used and how many are not, and why.
+def report_pairs(name: str, pairs: EncodedPairs, max_batch_tokens: int) -> dict[str, int]:
+    """Say how many pairs are used and how many are not, and why; the same as a table.
 
     Raises:
         UsageError: none is left.
     """
-    left_out = [f"{count} {reason} left out" for reason, count in pairs.counts().items()]
+    left_out = pairs.counts()
     try:
         over_budget = TokenBatchSampler(*pairs.lengths(), max_batch_tokens).skipped
     except ValueError as error:
-        raise UsageError(f"{name}: {error}; {', '.join(left_out)}") from error
-    left_out.append(f"{over_budget} over {max_batch_tokens} tokens left out")
-    tell(f"{name}: {len(pairs) - over_budget} pairs used, {', '.join(left_out)}")
+        raise UsageError(f"{name}: {error}; {_told(left_out)}") from error
+    left_out[f"over {max_batch_tokens} tokens"] = over_budget
+    tell(f"{name}: {len(pairs) - over_budget} pairs used, {_told(left_out)}")
+    return {"used": len(pairs) - over_budget, **left_out}
+
+
+def report_stream(trainer: TranslationTrainer, pairs: StreamedBatches, folder: Path) -> dict[str, int]:
+    """As `report_pairs` of what a stream has given so far, in whole blocks; of a finished run, what it said then."""
+    position = trainer.stream_position()
+    if not position.block:
+        results = read_json(folder / "all_results.json") or {}
+        return dict(results.get("train_pairs", {}))
+    left_out = pairs.counts(position)
+    tell(f"train: {position.used} pairs used in whole blocks, {_told(left_out)}")
+    return {"used": position.used, **left_out, "epoch": position.epoch}
+
+
+def _told(left_out: dict[str, int]) -> str:
+    return ", ".join(f"{count} {reason} left out" for reason, count in left_out.items())
 
 
 def main() -> None:

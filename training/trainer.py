@@ -2,21 +2,24 @@
 
 import math
 import sys
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate.data_loader import prepare_data_loader
 from accelerate.utils import gather_object
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 from transformers import (
     DataCollatorForSeq2Seq,
+    EarlyStoppingCallback,
+    IntervalStrategy,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     ProgressCallback,
@@ -27,10 +30,12 @@ from transformers.trainer_utils import EvalLoopOutput
 from training.batching import TokenBatchSampler
 from training.data import EncodedPairs, Pair
 from training.files import write_lines
-from training.loss import IGNORED_LABEL, label_smoothed_cross_entropy
 from training.resuming import ResumableTrainer
 from training.score import corpus_bleu
+from training.streaming import StreamedBatches, StreamPosition
+from training.throughput import Throughput
 from vanilla_transformer import translate
+from vanilla_transformer.loss_vanilla_transformer import IGNORED_LABEL
 
 TARGET_TOKENIZER_FOLDER = "target_tokenizer"
 
@@ -62,15 +67,39 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     average_last: int = field(
         default=0, metadata={"help": "average the last N checkpoints at the end (§6.1); 0 keeps the last weights"}
     )
+    metric_for_best_model: str | None = field(
+        default=None,
+        metadata={"help": "what makes a checkpoint the best: `bleu`, `loss` or other of evaluation"},
+    )
+    early_stopping_patience: int = field(
+        default=0,
+        metadata={
+            "help": "end when this many evaluations in a row were not better than the best so far, by "
+            "`metric_for_best_model`, which is then BLEU if not given; 0 does not"
+        },
+    )
+    report_to: None | str | list[str] = field(  # noqa: RUF036 (the order by which transformers parses it)
+        default="tensorboard", metadata={"help": "where the curves go, one or several; none: nowhere"}
+    )
+    ddp_find_unused_parameters: bool = field(
+        default=False, metadata={"help": "of several processes: look for parameters without gradient; all have one"}
+    )
 
     def __post_init__(self) -> None:
         # The base class knows transformers' own schedules only.
         noam = self.lr_scheduler_type == "noam"
         if noam:
             self.lr_scheduler_type = "constant"
+        if self.early_stopping_patience:
+            self.metric_for_best_model = self.metric_for_best_model or "bleu"
+            self.restore_callback_states_from_checkpoint = True
         super().__post_init__()
         if noam:
             self.lr_scheduler_type = "noam"
+        if self.fp16 and self.device.type == "cpu":
+            raise ValueError("`fp16` needs an accelerator: on a CPU use `bf16`")
+        if self.early_stopping_patience and self.eval_strategy == IntervalStrategy.NO:
+            raise ValueError("`early_stopping_patience` needs `eval_strategy: steps` or `epoch`")
 
 
 class StderrProgressCallback(ProgressCallback):
@@ -90,7 +119,9 @@ class TranslationTrainer(ResumableTrainer):
     - Schedule: `lr_scheduler_type="noam"` is the paper's, times `learning_rate`.
     - Evaluation: `<prefix>_loss` and `<prefix>_perplexity` per target token, and `<prefix>_bleu` of the validation
       sentences translated with the model's generation config; the translations are kept in
-      `<prefix>_hypotheses.txt` of the output folder, in the order of the sentences.
+      `<prefix>_hypotheses.txt` of the output folder, in the order of the sentences, and those of each evaluation
+      in training in `hypotheses/<prefix>-<update>.txt`.
+    - Log: beside transformers' numbers, target tokens a second and the share of padding.
     - Checkpoints and continuing from them: `ResumableTrainer`. A target tokenizer of its own is kept in
       `target_tokenizer` of each.
 
@@ -98,6 +129,7 @@ class TranslationTrainer(ResumableTrainer):
         target_tokenizer: the target's, where it is not the source's.
         pairs: the text behind each data set that is evaluated, by its prefix ("eval", "test").
         target_lang: language code, for BLEU's tokenizer.
+        tokenized: BLEU counts the tokens that the text is made of.
 
     Attributes:
         bleu_signature: how the last BLEU was made; `None` before the first.
@@ -108,11 +140,12 @@ class TranslationTrainer(ResumableTrainer):
         model: PreTrainedModel,
         args: TranslationTrainingArguments,
         tokenizer: PreTrainedTokenizerBase,
-        train_dataset: EncodedPairs,
+        train_dataset: EncodedPairs | StreamedBatches,
         eval_dataset: EncodedPairs | None = None,
         target_tokenizer: PreTrainedTokenizerBase | None = None,
         pairs: Mapping[str, Sequence[Pair]] | None = None,
         target_lang: str = "",
+        tokenized: bool = False,
     ) -> None:
         self.lr_scheduler: LRScheduler | None
         super().__init__(
@@ -122,21 +155,27 @@ class TranslationTrainer(ResumableTrainer):
             train_dataset=train_dataset,
             eval_dataset=eval_dataset,
             processing_class=tokenizer,
-            compute_loss_func=self.smoothed_loss,
         )
+        self.label_smoother = None  # the model smooths, on real positions only
         self.target_tokenizer = target_tokenizer or tokenizer
         self.pairs = pairs or {}
         self.target_lang = target_lang
+        self.tokenized = tokenized
         self.bleu_signature: str | None = None
+        self.throughput = Throughput(self.accelerator.reduce)
+        self._began_at_update = 0
+        if isinstance(train_dataset, StreamedBatches):
+            args.ignore_data_skip = True  # it is told where to begin
+        if args.early_stopping_patience:
+            self.add_callback(EarlyStoppingCallback(args.early_stopping_patience))
         if not args.disable_tqdm:
             self.remove_callback(ProgressCallback)
             self.add_callback(StderrProgressCallback)
 
-    def smoothed_loss(
-        self, outputs: dict[str, Tensor], labels: Tensor, num_items_in_batch: Tensor | int | None = None
-    ) -> Tensor:
-        epsilon = self.args.label_smoothing_factor
-        return label_smoothed_cross_entropy(outputs["logits"], labels, epsilon, num_items_in_batch)[0]
+    def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        self.throughput.add(inputs)
+        smoothed = {"epsilon_ls": self.args.label_smoothing_factor, "skip_logits": True}
+        return super().compute_loss(model, inputs | smoothed, *args, **kwargs)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> LRScheduler:
         if self.args.lr_scheduler_type == "noam" and self.lr_scheduler is None:
@@ -146,7 +185,44 @@ class TranslationTrainer(ResumableTrainer):
             self._created_lr_scheduler = True
         return super().create_scheduler(num_training_steps, optimizer)
 
+    def keep(self) -> dict[str, Any]:
+        kept: dict[str, Any] = {"tokens": self.throughput.keep()}
+        if isinstance(self.train_dataset, StreamedBatches):
+            kept["stream"] = asdict(self.stream_position())
+        return kept
+
+    def restore(self, kept: dict[str, Any]) -> None:
+        self.throughput.begin(kept.get("tokens"))
+        self._began_at_update = self.state.global_step
+        if "stream" in kept and isinstance(self.train_dataset, StreamedBatches):
+            self.train_dataset.start = StreamPosition(**kept["stream"])
+
+    def stream_position(self) -> StreamPosition:
+        """Where a streamed corpus is after the batches trained on."""
+        batches = (self.state.global_step - self._began_at_update) * self.args.gradient_accumulation_steps
+        return self.train_dataset.position_after(batches)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if isinstance(self.train_dataset, StreamedBatches) and self.is_in_train:
+            self.state.epoch = float(self.stream_position().epoch)
+        if "loss" in logs:
+            logs |= self.throughput.since_last_log()
+        if "train_loss" in logs:
+            logs |= self.throughput.whole_run(logs["train_runtime"] + self._seconds_before)
+            logs.pop("train_samples_per_second", None)  # made of a number of rows that token batches do not have
+        super().log(logs, start_time)
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        began = time.monotonic()
+        try:
+            return super().evaluate(*args, **kwargs)
+        finally:
+            self.throughput.leave_out(time.monotonic() - began)
+
     def get_train_dataloader(self) -> DataLoader[Any]:
+        if isinstance(self.train_dataset, StreamedBatches):
+            # With a generator of its own the loader draws nothing from that of the dropout.
+            return self._loader(self.train_dataset, batch_size=None, generator=torch.Generator())
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
         processes = {"num_replicas": self.args.world_size, "rank": self.args.process_index}
         return self._token_batches(self.train_dataset, seed=seed, **processes)
@@ -156,16 +232,19 @@ class TranslationTrainer(ResumableTrainer):
 
     def _token_batches(self, dataset: EncodedPairs, **options: Any) -> DataLoader[Any]:
         sampler = TokenBatchSampler(*dataset.lengths(), self.args.max_batch_tokens, **options)
-        loader: DataLoader[Any] = DataLoader(
-            dataset,
-            batch_sampler=sampler,
-            collate_fn=self.data_collator,
-            num_workers=self.args.dataloader_num_workers,
-            pin_memory=self.args.dataloader_pin_memory and torch.accelerator.is_available(),
-        )
-        # The sampler knows which batches are this process': accelerate is told of one, so that it takes none away.
+        return self._loader(dataset, batch_sampler=sampler, num_workers=self.args.dataloader_num_workers)
+
+    def _loader(self, dataset: Any, **options: Any) -> DataLoader[Any]:
+        pin_memory = self.args.dataloader_pin_memory and torch.accelerator.is_available()
+        loader = DataLoader(dataset, collate_fn=self.data_collator, pin_memory=pin_memory, **options)
+        # The batches are this process' already: accelerate is told of one, so that it takes none away.
         return prepare_data_loader(
-            loader, self.accelerator.device, num_processes=1, process_index=0, put_on_device=True
+            loader,
+            self.accelerator.device,
+            num_processes=1,
+            process_index=0,
+            put_on_device=True,
+            dispatch_batches=False,
         )
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
@@ -189,20 +268,25 @@ class TranslationTrainer(ResumableTrainer):
         nll, tokens = 0.0, 0
         for inputs in tqdm(dataloader, desc=description, disable=not self.shows_progress, leave=False):
             batch = self._prepare_inputs(inputs)
-            labels = batch.pop("labels")
             with torch.no_grad():
-                logits = self.model(**batch, use_cache=False).logits
-            count = int(labels.ne(IGNORED_LABEL).sum())
-            nll += label_smoothed_cross_entropy(logits, labels, 0.0)[1].item() * count
+                loss = self.model(**batch, skip_logits=True).loss
+            count = int(batch["labels"].ne(IGNORED_LABEL).sum())
+            nll += loss.item() * count
             tokens += count
         metrics = {"loss": nll / tokens, "perplexity": math.exp(min(nll / tokens, 700.0))}
         pairs = self.pairs.get(metric_key_prefix, ())
         if pairs:
             hypotheses = self.translate([source for source, _ in pairs])
             if self.is_world_process_zero():
-                write_lines(Path(self.args.output_dir) / f"{metric_key_prefix}_hypotheses.txt", hypotheses)
+                folder = Path(self.args.output_dir)
+                write_lines(folder / f"{metric_key_prefix}_hypotheses.txt", hypotheses)
+                if self.is_in_train:
+                    name = f"{metric_key_prefix}-{self.state.global_step}.txt"
+                    write_lines(folder / "hypotheses" / name, hypotheses)
             references = [target for _, target in pairs]
-            metrics["bleu"], self.bleu_signature = corpus_bleu(hypotheses, references, self.target_lang)
+            metrics["bleu"], self.bleu_signature = corpus_bleu(
+                hypotheses, references, self.target_lang, self.tokenized
+            )
         return EvalLoopOutput(
             predictions=None,
             label_ids=None,

@@ -2,28 +2,32 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import datasets
 from datasets.packaged_modules.csv.csv import CsvConfig
 
-from training.encoding import Pair
+from training.encoding import TEXT, Pair
 from training.errors import UsageError
 
+Split: TypeAlias = datasets.Dataset | datasets.IterableDataset
 
-def load_splits(name: str, config: str | None, source_lang: str, target_lang: str) -> dict[str, datasets.Dataset]:
-    """The splits of a data set, `train` among them, with the columns `source` and `target`.
+
+def load_splits(
+    name: str, config: str | None, source_lang: str, target_lang: str, streaming: bool = False
+) -> dict[str, Split]:
+    """The splits of a data set, `train` among them, with the columns `source` and `target`; streams where asked for.
 
     Raises:
         UsageError: it cannot be loaded, or has no training text in these languages.
     """
-    splits = _load_dataset(name, config)
+    splits = _load_dataset(name, config, streaming)
     if "train" not in splits:
         raise UsageError(f"--dataset {name}: no `train` split to train on; it has {_listed(splits)}")
     return {split: _pick_languages(splits[split], name, source_lang, target_lang) for split in splits}
 
 
-def _load_dataset(name: str, config: str | None) -> datasets.DatasetDict:
+def _load_dataset(name: str, config: str | None, streaming: bool) -> dict[str, Split]:
     """A data set of the Hub, or of a folder: its `config` may be one that its README declares, or a sub-folder.
 
     Raises:
@@ -44,7 +48,7 @@ def _load_dataset(name: str, config: str | None) -> datasets.DatasetDict:
             for row in next(iter(builder.as_streaming_dataset().values())).take(1):
                 options["features"] = datasets.Features({column: datasets.Value("string") for column in row})
                 options["na_filter"] = False
-        return datasets.load_dataset(name, config, **options)
+        return datasets.load_dataset(name, config, streaming=streaming, **options)
     except (OSError, RuntimeError, ValueError, datasets.exceptions.DatasetsError) as error:
         cause = error.__cause__ if isinstance(error, datasets.exceptions.DatasetGenerationError) else None
         raise UsageError(
@@ -53,17 +57,17 @@ def _load_dataset(name: str, config: str | None) -> datasets.DatasetDict:
         ) from error
 
 
-def _pick_languages(split: datasets.Dataset, name: str, source_lang: str, target_lang: str) -> datasets.Dataset:
+def _pick_languages(split: Split, name: str, source_lang: str, target_lang: str) -> Split:
     """The columns `source` and `target` of a data set with a `translation` column, or with a column a language.
 
     Raises:
         UsageError: it lacks a language, or holds something else than text.
     """
     place, prefix = f"--dataset {name}: its columns", ""
-    if "translation" in split.column_names:
+    if "translation" in split.features:
         place, prefix = f"--dataset {name}: its `translation` column", "translation."
-        split = split.flatten()
-    names = [column.removeprefix(prefix) for column in split.column_names if column.startswith(prefix)]
+    features = split.features.flatten()
+    names = [column.removeprefix(prefix) for column in features if column.startswith(prefix)]
     if source_lang not in names or target_lang not in names or source_lang == target_lang:
         raise UsageError(
             f"{place}: {_listed(names)}; asked for: from {source_lang} to {target_lang}; "
@@ -71,12 +75,21 @@ def _pick_languages(split: datasets.Dataset, name: str, source_lang: str, target
         )
     columns = {prefix + source_lang: "source", prefix + target_lang: "target"}
     for column in columns:
-        if "string" not in str(split.features[column].dtype):
-            raise UsageError(f"{place}: {column} holds {split.features[column].dtype}, not text")
-    return split.select_columns(list(columns)).rename_columns(columns)
+        if "string" not in str(features[column].dtype):
+            raise UsageError(f"{place}: {column} holds {features[column].dtype}, not text")
+    if isinstance(split, datasets.Dataset):
+        return split.flatten().select_columns(list(columns)).rename_columns(columns)
+
+    def pick(batch: dict[str, list[Any]]) -> dict[str, list[str | None]]:
+        if not prefix:
+            return {side: batch[column] for column, side in columns.items()}
+        languages = {"source": source_lang, "target": target_lang}
+        return {side: [row[lang] for row in batch["translation"]] for side, lang in languages.items()}
+
+    return split.map(pick, batched=True, remove_columns=list(split.features), features=TEXT)
 
 
-def split_pairs(splits: dict[str, datasets.Dataset], name: str) -> list[Pair]:
+def split_pairs(splits: dict[str, Split], name: str) -> list[Pair]:
     """The pairs of a split, text that is missing as the empty string; none where there is no such split."""
     return [(row["source"] or "", row["target"] or "") for row in splits.get(name, ())]
 

@@ -32,10 +32,10 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
+from .loss_vanilla_transformer import IGNORED_LABEL, label_smoothed_cross_entropy, projected_cross_entropy
 
 logger = logging.get_logger(__name__)
 
-IGNORED_LABEL = -100
 # transformers 5.24 calls `cache` what it called `past_key_values` before, in signatures and in outputs. Here it is
 # always `cache`: these two lines are all that knows of the older name.
 CACHE_NAME = "cache" if "cache" in Seq2SeqLMOutput.__dataclass_fields__ else "past_key_values"
@@ -158,6 +158,27 @@ def eager_attention_forward(
     return torch.matmul(weights, value).transpose(1, 2), weights
 
 
+def fused_attention_forward(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
+) -> tuple[Tensor, Tensor | None]:
+    """The same formula in torch's fused kernel. On a CPU its backward in half precision takes ten times that in
+    float32, so training computes it there in float32."""
+    attend = ALL_ATTENTION_FUNCTIONS["sdpa"]
+    if query.device.type != "cpu" or query.dtype.itemsize >= 4 or not query.requires_grad:
+        return attend(module, query, key, value, attention_mask, **kwargs)
+    if attention_mask is not None and attention_mask.is_floating_point():
+        attention_mask = attention_mask.float()
+    with torch.autocast("cpu", enabled=False):
+        heads, weights = attend(module, query.float(), key.float(), value.float(), attention_mask, **kwargs)
+    return heads.to(query.dtype), weights
+
+
+def attention_function(config: VanillaTransformerConfig) -> Callable[..., tuple[Tensor, Tensor | None]]:
+    if config._attn_implementation == "sdpa":
+        return fused_attention_forward
+    return ALL_ATTENTION_FUNCTIONS.get_interface(config._attn_implementation, eager_attention_forward)
+
+
 class MultiHeadAttention(nn.Module):
     """MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W^O, head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V) (§3.2.2).
 
@@ -229,6 +250,23 @@ class MultiHeadAttention(nn.Module):
         return self.out_proj(heads.flatten(2)), weights
 
 
+def dropout(x: Tensor, p: float, training: bool) -> Tensor:
+    """Each element becomes 0 with probability p, the others grow by 1 / (1 - p) (§5.4).
+
+    On a CPU torch draws a number for every element, one after another: a tenth of a training step. Here one of 64 bits
+    serves four, which rounds p to a multiple of 2^-16.
+    """
+    if not training or not p:
+        return x
+    dropped = round(p * 2**16)
+    if x.device.type != "cpu" or dropped == 2**16 or torch.compiler.is_compiling():
+        return F.dropout(x, p)
+    drawn = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
+    drawn = drawn.view(torch.int16)[: x.numel()].view(x.shape)
+    keep = (drawn >= dropped - 2**15).to(x.dtype).mul_(1 / (1 - dropped / 2**16))
+    return x * keep
+
+
 class TransformerLayer(GradientCheckpointingLayer):
     """What encoder and decoder layers share: residual connection, norm, feed-forward network (§3.1, §3.3)."""
 
@@ -245,13 +283,12 @@ class TransformerLayer(GradientCheckpointingLayer):
     def feed_forward(self, x: Tensor) -> Tensor:
         """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2 (§3.3, equation 2)."""
         x = self.activation_fn(self.fc1(x))
-        x = F.dropout(x, p=self.activation_dropout, training=self.training)
-        return self.fc2(x)
+        return self.fc2(dropout(x, self.activation_dropout, self.training))
 
     def residual(self, x: Tensor, sublayer: Callable[[Tensor], Tensor], norm: nn.LayerNorm) -> Tensor:
         """LayerNorm(x + Dropout(Sublayer(x))) (§3.1, §5.4), or pre-LN's x + Dropout(Sublayer(LayerNorm(x)))."""
         y = sublayer(norm(x) if self.pre_norm else x)
-        x = x + F.dropout(y, p=self.dropout, training=self.training)
+        x = x + dropout(y, self.dropout, self.training)
         return x if self.pre_norm else norm(x)
 
 
@@ -406,7 +443,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
     def add_positions(self, embeddings: Tensor, positions: Tensor, length: int) -> Tensor:
         """The input of the first layer (§3.5), with dropout (§5.4): (B, T, d). All `positions` are below `length`."""
         summed = embeddings + self.embed_positions(positions, length)
-        return F.dropout(summed, p=self.config.dropout, training=self.training)
+        return dropout(summed, self.config.dropout, self.training)
 
     def attention_config(self, output_attentions: bool | None) -> VanillaTransformerConfig:
         """The config that says which attention function this call uses, for its masks too.
@@ -420,10 +457,6 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         config = copy.copy(self.config)
         config._attn_implementation = "eager"
         return config
-
-
-def attention_function(config: VanillaTransformerConfig) -> Callable[..., tuple[Tensor, Tensor | None]]:
-    return ALL_ATTENTION_FUNCTIONS.get_interface(config._attn_implementation, eager_attention_forward)
 
 
 class VanillaTransformerEncoder(VanillaTransformerStack):
@@ -664,19 +697,6 @@ def shift_right(labels: Tensor, config: VanillaTransformerConfig) -> Tensor:
     return shifted.masked_fill(shifted.eq(IGNORED_LABEL), config.pad_token_id)
 
 
-def cross_entropy(logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor:
-    """Mean negative log-likelihood of the labels (B, T) that are not -100, under the logits (B, T, V): a scalar.
-
-    `num_items_in_batch` is the number to divide by where a batch is one of several that make an update; `None` means
-    the labels of this batch. With nothing to predict the loss is 0.
-    """
-    labels = labels.to(logits.device)
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    total = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED_LABEL, reduction="sum")
-    count = labels.ne(IGNORED_LABEL).sum() if num_items_in_batch is None else num_items_in_batch
-    return total / torch.as_tensor(count, device=total.device).reshape(()).clamp(min=1)
-
-
 class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedModel, VanillaTransformerGenerationMixin):
     """The Transformer for sequence transduction: the whole of Figure 1, with loss and generation."""
 
@@ -741,6 +761,11 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
             bias = self.final_logits_bias.data
             self.final_logits_bias = nn.Parameter(F.pad(bias, (0, size - bias.shape[1])))
 
+    def project(self, states: Tensor) -> Tensor:
+        """Logits of the decoder's states (§3.4): (B, T, d) -> (B, T, V)."""
+        logits = self.lm_head(states)
+        return logits if self.final_logits_bias is None else logits + self.final_logits_bias
+
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """The decoder's input for `labels` (B, T): the start token, then all but the last; -100 becomes padding."""
         return shift_right(labels, self.config)
@@ -760,6 +785,8 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         num_items_in_batch: Tensor | int | None = None,
+        epsilon_ls: float = 0.0,
+        skip_logits: bool = False,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqLMOutput:
         """Logits of the target, and the loss if there are labels.
@@ -768,11 +795,19 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
             labels: (B, T), aligned with the logits: `labels[:, t]` is what position t predicts, the last one the end
                 token; -100 is ignored. Without a decoder input they are also that, shifted right.
             num_items_in_batch: labels of all the batches that make one update; `None` means of this batch.
+            epsilon_ls: label smoothing (§5.4), by the paper's name: transformers' trainers take for labels whatever
+                has "label" in its name.
+            skip_logits: return the loss without `logits`, which takes less time and much less memory.
             The others: as in `VanillaTransformerModel.forward`.
 
         Returns:
             `logits` (B, T, V), `loss` (a scalar), the cache, and both stacks' states on demand.
+
+        Raises:
+            ValueError: as `VanillaTransformerModel.forward`; or `skip_logits` without labels.
         """
+        if labels is None and skip_logits:
+            raise ValueError("`skip_logits` leaves nothing to return without `labels`")
         if labels is not None:
             use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:
@@ -789,12 +824,18 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
             use_cache=use_cache,
             **kwargs,
         )
-        logits = self.lm_head(outputs.last_hidden_state)
-        if self.final_logits_bias is not None:
-            logits = logits + self.final_logits_bias
-        loss = None if labels is None else cross_entropy(logits, labels, num_items_in_batch)
-        states = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
-        return Seq2SeqLMOutput(loss=loss, logits=logits, **states)
+        logits, loss, states = None, None, outputs.last_hidden_state
+        if labels is not None and skip_logits and type(self.lm_head) is nn.Linear and self.lm_head.bias is None:
+            weight, bias = self.lm_head.weight, self.final_logits_bias
+            loss = projected_cross_entropy(states, weight, bias, labels, epsilon_ls, num_items_in_batch)
+        else:
+            logits = self.project(states)
+            if labels is not None:
+                loss = label_smoothed_cross_entropy(logits, labels, epsilon_ls, num_items_in_batch)
+        if skip_logits:
+            logits = None
+        others = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
+        return Seq2SeqLMOutput(loss=loss, logits=logits, **others)
 
 
 __all__ = [

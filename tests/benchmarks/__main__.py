@@ -1,102 +1,68 @@
-"""Speed as a ratio to a named peer: `make bench`.
+"""Speed and memory as ratios to named peers.
 
-The peer is transformers' Marian of the same shape. The two take turns in one run, and medians are compared: on a noisy
-machine a ratio can be trusted where a second cannot.
+python -m tests.benchmarks [NAME ...] [--rounds N] [--quick] [--list]
+
+Ours and the peers take turns in one run, and the ratio is the median of the rounds': on a noisy machine a ratio can be
+trusted where a second cannot. The table goes to stdout, progress to stderr; bars are ratios to be reached, and nothing
+fails below them.
 """
 
-import platform
-import statistics
-import time
-from collections.abc import Callable
-from datetime import date
+import argparse
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
-import torch
 import transformers
-from transformers import MarianConfig, MarianMTModel, PreTrainedModel
 
-from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+from training.errors import run_command, tell
 
-SHAPE = {
-    "vocab_size": 8000,
-    "d_model": 512,
-    "encoder_layers": 6,
-    "decoder_layers": 6,
-    "encoder_ffn_dim": 2048,
-    "decoder_ffn_dim": 2048,
-    "encoder_attention_heads": 8,
-    "decoder_attention_heads": 8,
-    "pad_token_id": 0,
-    "eos_token_id": 2,
-    "decoder_start_token_id": 1,
-    "scale_embedding": True,
-    "activation_function": "relu",
+from . import data, decoding, memory, training
+from .measure import HEADER, Row, machine
+from .setting import FULL, QUICK, Sizes, require_text
+
+
+class Group(NamedTuple):
+    """Benchmarks that are run together: their rows, the rounds they need, the corpora they read."""
+
+    rows: Callable[[Sizes, int], Iterator[Row]]
+    rounds: int
+    corpora: tuple[str, ...]
+    about: str
+
+
+GROUPS = {
+    "training": Group(training.rows, 3, ("wmt_sample",), "real target tokens a second, fp32 and bf16"),
+    "memory": Group(memory.rows, 1, ("wmt_sample",), "peak memory of training"),
+    "data": Group(data.rows, 3, data.CORPORA, "encoding text, planning batches"),
+    "decoding": Group(decoding.rows, 5, (), "greedy and beam search"),
 }
-ROUNDS = 5
-
-
-def models() -> tuple[PreTrainedModel, PreTrainedModel]:
-    """This model and Marian in the paper's base shape, vocabulary 8,000, with one set of weights."""
-    torch.manual_seed(0)
-    marian = MarianMTModel(MarianConfig(**SHAPE, forced_eos_token_id=None))
-    ours = VanillaTransformerForConditionalGeneration(
-        VanillaTransformerConfig(**SHAPE, position_encoding="sinusoidal_concat", layer_norm_eps=1e-5)
-    )
-    ours.load_state_dict(marian.state_dict(), strict=False)
-    ours.tie_weights()
-    return ours, marian
-
-
-def training_step(model: PreTrainedModel) -> None:
-    """Loss and gradients of 32 pairs of 24 tokens."""
-    ids = torch.randint(4, 8000, (32, 24), generator=torch.Generator().manual_seed(1))
-    model.train()
-    model.zero_grad()
-    model(input_ids=ids, attention_mask=torch.ones_like(ids), labels=ids).loss.backward()
-
-
-def decode(num_beams: int) -> Callable[[PreTrainedModel], None]:
-    """30 new tokens for each of 16 sources of 24 tokens."""
-    ids = torch.randint(4, 8000, (16, 24), generator=torch.Generator().manual_seed(2))
-
-    def run(model: PreTrainedModel) -> None:
-        model.eval()
-        model.generate(
-            input_ids=ids,
-            attention_mask=torch.ones_like(ids),
-            num_beams=num_beams,
-            max_new_tokens=30,
-            min_new_tokens=30,
-            length_penalty=1.0,
-        )
-
-    return run
-
-
-def seconds(work: Callable[[PreTrainedModel], None], model: PreTrainedModel) -> float:
-    start = time.perf_counter()
-    work(model)
-    return time.perf_counter() - start
 
 
 def main() -> None:
-    ours, marian = models()
-    print(
-        f"{date.today()}, {platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}, ", end=""
-    )
-    print(f"transformers {transformers.__version__}; medians of {ROUNDS} rounds, fp32\n")
-    print("| work | Marian | this model | speed-up |\n|---|---|---|---|")
-    for name, work in (
-        ("training step, 32 pairs of 24 tokens", training_step),
-        ("greedy decoding, 16 sentences", decode(1)),
-        ("4 beams, 16 sentences", decode(4)),
-    ):
-        for model in (ours, marian):
-            work(model)
-        pairs = [(seconds(work, marian), seconds(work, ours)) for _ in range(ROUNDS)]
-        theirs, mine = (statistics.median(side) for side in zip(*pairs, strict=True))
-        ratio = statistics.median(marian_time / our_time for marian_time, our_time in pairs)
-        print(f"| {name} | {theirs:.2f} s | {mine:.2f} s | {ratio:.2f} |", flush=True)
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description="Speed and memory against peers.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(GROUPS)}; default: all")
+    parser.add_argument("--rounds", type=int, help="of each comparison; default: what the group needs")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, one round: shows that all of it runs")
+    parser.add_argument("--list", action="store_true", help="name the groups and end")
+    options = parser.parse_args()
+    names = options.names or list(GROUPS)
+    if unknown := [name for name in names if name not in GROUPS]:
+        parser.error(f"no such group: {', '.join(unknown)}; there are {', '.join(GROUPS)}")
+    if options.rounds is not None and options.rounds < 1:
+        parser.error(f"--rounds {options.rounds}: 1 or more")
+    if options.list:
+        for name, group in GROUPS.items():
+            print(f"{name:<10}{group.about}")
+        return
+    for corpus in (corpus for name in names for corpus in GROUPS[name].corpora):
+        require_text(corpus)
+    transformers.logging.set_verbosity_error()
+    print(f"{machine()}\n\n{HEADER}", flush=True)
+    for name in names:
+        tell(name)
+        rounds = options.rounds or (1 if options.quick else GROUPS[name].rounds)
+        for row in GROUPS[name].rows(QUICK if options.quick else FULL, rounds):
+            print(row, flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -1,0 +1,76 @@
+"""Speed of what comes before training: text to ids, and the plan of an epoch of WMT's size."""
+
+import math
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import datasets
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from training.batching import TokenBatchSampler
+from training.encoding import EncodedPairs, Pair, store_pairs
+
+from .measure import Comparison, Row, in_own_process, resident_bytes, take_turns
+from .setting import Sizes, load_text
+
+CORPORA = ("multi30k", "wmt_sample")
+MAX_LENGTH = 256
+CORES = 2
+PLANNED_MAX_BATCH_TOKENS = 25_000
+
+
+def rows(sizes: Sizes, rounds: int) -> Iterator[Row]:
+    """Encoding against a stock `datasets.map` of the tokenizer; planning by itself."""
+    for corpus in CORPORA:
+        compared = in_own_process(encoding, corpus, sizes, rounds)
+        yield compared.row(f"encoding {corpus}, {CORES} cores, pairs a second", "{:,.0f}", "ours ≥ 20,000")
+    planned = [in_own_process(planning, sizes.planned_pairs) for _ in range(rounds)]
+    seconds, gigabytes = (statistics.median(side) for side in zip(*planned, strict=True))
+    work = f"planning and first epoch, {sizes.planned_pairs:,} pairs"
+    yield Row(f"{work}: time", f"{seconds:.1f} s", bar="ours ≤ 10 s")
+    yield Row(f"{work}: memory", f"{gigabytes:.2f} GB", bar="ours ≤ 1 GB")
+
+
+def encoding(corpus: str, sizes: Sizes, rounds: int) -> Comparison:
+    """Pairs a second of ours and of the stock way; to be called in a process of its own, whose threads it limits."""
+    os.environ["RAYON_NUM_THREADS"] = str(CORES)  # read when a tokenizer first works
+    datasets.disable_progress_bars()
+    pairs, tokenizer = load_text(corpus, sizes)
+    works = {f"{name}, {corpus}": partial(_speed, name, pairs, tokenizer) for name in ("ours", "stock")}
+    return Comparison(*take_turns(works, rounds).values())
+
+
+def _speed(name: str, pairs: list[Pair], tokenizer: PreTrainedTokenizerBase) -> float:
+    """Pairs a second from text on disk to ids on disk, in an empty cache."""
+    with tempfile.TemporaryDirectory() as folder:
+        datasets.config.HF_DATASETS_CACHE = Path(folder)
+        text = store_pairs(pairs, "text")
+        start = time.perf_counter()
+        if name == "ours":
+            EncodedPairs(text, tokenizer, tokenizer, max_length=MAX_LENGTH)
+        else:
+            text.map(partial(_tokenize, tokenizer), batched=True, remove_columns=text.column_names)
+        return len(pairs) / (time.perf_counter() - start)
+
+
+def _tokenize(tokenizer: PreTrainedTokenizerBase, batch: dict[str, list[str]]) -> dict[str, list[list[int]]]:
+    return tokenizer(batch["source"], text_target=batch["target"], max_length=MAX_LENGTH, truncation=True)
+
+
+def planning(pairs: int) -> tuple[float, float]:
+    """Seconds and gigabytes of making the plan and going through its first epoch."""
+    rng = np.random.default_rng(0)
+    source = np.clip(rng.lognormal(math.log(28), 0.6, pairs), 2, MAX_LENGTH).astype(np.int32)
+    target = np.clip(source * rng.lognormal(0.0, 0.2, pairs), 2, MAX_LENGTH).astype(np.int32)
+    before = resident_bytes()
+    start = time.perf_counter()
+    planned = sum(len(batch) for batch in TokenBatchSampler(source, target, PLANNED_MAX_BATCH_TOKENS))
+    seconds = time.perf_counter() - start
+    assert planned == pairs
+    return seconds, (resident_bytes(peak=True) - before) / 1e9
