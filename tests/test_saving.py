@@ -37,8 +37,10 @@ from vanilla_transformer import (
 
 ROOT = Path(vanilla_transformer.__file__).parents[1]
 CODE = {
+    "beam_search_vanilla_transformer.py",
     "configuration_vanilla_transformer.py",
     "generation_vanilla_transformer.py",
+    "loss_vanilla_transformer.py",
     "modeling_vanilla_transformer.py",
 }
 AUTO_MAP = {

@@ -1,6 +1,7 @@
 """What decoding adds to transformers' `generate`: a length limit for each sentence, padding after it."""
 
 import copy
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,8 +14,24 @@ from transformers import (
     StoppingCriteriaList,
 )
 
+from .beam_search_vanilla_transformer import GNMTLengthPenalty, beam_search
+
 # §6.1: beam search with 4 beams and alpha = 0.6; the maximum output length is input length + 50.
-PAPER_DECODING = {"num_beams": 4, "length_penalty": 0.6, "max_length_margin": 50}
+PAPER_DECODING = {
+    "num_beams": 4,
+    "length_penalty": 0.6,
+    "length_penalty_kind": "gnmt",
+    "early_stopping": "never",
+    "max_length_margin": 50,
+}
+OWN_SETTINGS = ("max_length_margin", "length_penalty_kind")
+# What beam_search leaves to transformers' own, if it is set to anything.
+NOT_SHARED = (
+    *("do_sample", "num_beam_groups", "penalty_alpha", "dola_layers", "constraints", "force_words_ids", "low_memory"),
+    *("output_scores", "output_logits", "output_attentions", "output_hidden_states", "streamer", "assistant_model"),
+    *("cache", "past_key_values", "cache_implementation", "decoder_attention_mask", "decoder_inputs_embeds"),
+    *("stop_strings", "tokenizer", "synced_gpus", "token_healing", "custom_generate", "prompt_lookup_num_tokens"),
+)
 
 
 class LengthLimitForEachSentence(StoppingCriteria):
@@ -62,13 +79,19 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
           (end token counted) plus `max_length_margin` new tokens (end token counted). No end token is forced there.
         - Without `attention_mask`, what is `pad_token_id` in the source is padding.
         - After the end token only padding follows, under beam search too.
+        - A beam's score is its log-probability over ((5 + L) / 6)^`length_penalty` with `length_penalty_kind="gnmt"`
+          (§6.1), over L^`length_penalty` with "power" or none, as in transformers; L counts the end token.
+        - Beam search itself is `beam_search`, unless an option is set that it does not know.
 
         Raises:
-            ValueError: more tokens are asked for, or given as a prompt, than there are learned positions.
+            ValueError: more tokens are asked for, or given as a prompt, than there are learned positions; or a
+                `length_penalty_kind` that does not exist.
         """
         settings = _Settings(kwargs, generation_config, self.generation_config)
         margin = settings.get("max_length_margin")
-        kwargs.pop("max_length_margin", None)
+        for name in OWN_SETTINGS:
+            kwargs.pop(name, None)
+        changes: dict[str, Any] = {}
         source_ids = kwargs.get("input_ids") if inputs is None else inputs
         pad = self.config.pad_token_id
         if (
@@ -92,13 +115,22 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             )
         if asked is None and margin is not None and (lengths := _source_lengths(kwargs)) is not None:
             limits = (lengths + margin).clamp(min=1, max=room)
-            if generation_config is None:
-                kwargs["max_new_tokens"] = int(limits.max())
-            else:  # a keyword beside a config would bring transformers' warning about the two
-                generation_config = copy.deepcopy(generation_config)
-                generation_config.max_new_tokens = int(limits.max())
+            changes["max_new_tokens"] = int(limits.max())
+        shared = False
+        if (settings.get("num_beams") or 1) > 1:
+            changes["length_penalty"] = _length_penalty(settings)
+            shared = not any(args) and _shares_sources(self, settings)
+        if shared:
+            kwargs["custom_generate"] = partial(beam_search, limits=limits)
+        elif limits is not None:
             stopping_criteria = StoppingCriteriaList(stopping_criteria or [])
             stopping_criteria.append(LengthLimitForEachSentence(limits, prompt_length))
+        if generation_config is None:
+            kwargs |= changes
+        else:  # a keyword beside a config would bring transformers' warning about the two
+            generation_config = copy.deepcopy(generation_config)
+            for name, value in changes.items():
+                setattr(generation_config, name, value)
 
         output = super().generate(inputs, generation_config, logits_processor, stopping_criteria, *args, **kwargs)
         sequences = output if isinstance(output, Tensor) else output.sequences
@@ -133,6 +165,31 @@ class _Settings:
     def get(self, name: str) -> Any:
         candidates = [self.kwargs.get(name), *(getattr(config, name, None) for config in self.configs)]
         return next((value for value in candidates if value is not None), None)
+
+
+def _length_penalty(settings: _Settings) -> float:
+    """The exponent of a hypothesis' length, of the kind asked for."""
+    kind, alpha = settings.get("length_penalty_kind") or "power", settings.get("length_penalty")
+    alpha = 1.0 if alpha is None else float(alpha)
+    if kind not in ("gnmt", "power"):
+        raise ValueError(f"`length_penalty_kind` is 'gnmt' (((5 + L) / 6)^alpha) or 'power' (L^alpha), not {kind!r}")
+    return GNMTLengthPenalty(alpha) if kind == "gnmt" else alpha
+
+
+def _shares_sources(model: Any, settings: _Settings) -> bool:
+    """Whether `beam_search` does what is asked for; otherwise transformers' own does."""
+    in_pieces = len(set((getattr(model, "hf_device_map", None) or {}).values())) > 1 or hasattr(model, "unshard")
+    return not (
+        model.training
+        or in_pieces
+        or settings.get("use_cache") is False
+        or any(_is_set(settings.get(name)) for name in NOT_SHARED)
+    )
+
+
+def _is_set(value: Any) -> bool:
+    """Whether an option asks for something: one group of beams, for one, is what there is anyway."""
+    return not (value is None or value is False or (isinstance(value, int) and value == 1 and value is not True))
 
 
 def _source_lengths(kwargs: dict[str, Any]) -> Tensor | None:
