@@ -42,6 +42,7 @@ CODE = {
     "generation_vanilla_transformer.py",
     "loss_vanilla_transformer.py",
     "modeling_vanilla_transformer.py",
+    "pipeline_vanilla_transformer.py",
 }
 AUTO_MAP = {
     "AutoConfig": "configuration_vanilla_transformer.VanillaTransformerConfig",

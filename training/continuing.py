@@ -12,8 +12,9 @@ from training.checkpoints import checkpoints, clear_leftovers, problem, read_jso
 from training.errors import UsageError, tell
 from training.files import write_text
 from training.recipe import Recipe
-from training.trainer import TARGET_TOKENIZER_FOLDER, TranslationTrainingArguments
+from training.trainer import TranslationTrainingArguments
 from vanilla_transformer import VanillaTransformerConfig
+from vanilla_transformer.pipeline_vanilla_transformer import TARGET_TOKENIZER_FOLDER
 
 OPTIONS = "training_options.json"
 ANEW = "to start anew, remove {} or give another --output_dir"
@@ -22,7 +23,7 @@ VOCABULARY_OPTIONS = ("vocab_size", "tokenizer_algorithm", "joint_vocabulary")
 # Say how a run is started and not what it does.
 NOT_COMPARED = ("output_dir", "resume_from_checkpoint", "preprocessing_num_workers")
 # What saving and training write into a config.
-NOT_OF_THE_RECIPE = ("architectures", "auto_map", "dtype", "transformers_version", "use_cache")
+NOT_OF_THE_RECIPE = ("architectures", "auto_map", "custom_pipelines", "dtype", "transformers_version", "use_cache")
 
 
 def find_checkpoint(arguments: TranslationTrainingArguments) -> Path | None:

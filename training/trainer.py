@@ -36,8 +36,7 @@ from training.streaming import StreamedBatches, StreamPosition
 from training.throughput import Throughput
 from vanilla_transformer import translate
 from vanilla_transformer.loss_vanilla_transformer import IGNORED_LABEL
-
-TARGET_TOKENIZER_FOLDER = "target_tokenizer"
+from vanilla_transformer.pipeline_vanilla_transformer import TARGET_TOKENIZER_FOLDER
 
 
 def noam_rate(update: int, d_model: int, warmup_steps: int) -> float:

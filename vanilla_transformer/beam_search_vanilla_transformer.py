@@ -81,6 +81,8 @@ class _LayerState:
         if all(type(projection) is nn.Linear for projection in self.projections):  # and no adapter or quantised one
             self.product = _one_product(self.projections)
         self.source = layer.encoder_attn.keys_and_values(encoder_states, None, True)
+        self.watched = False  # whether the attention to the source is wanted,
+        self.source_attention = encoder_states.new_empty(0)  # that of the last step, mean over heads (B, T, S)
         self.columns = 0
         self.target: list[Tensor] = []  # keys and values, (B, h, room, d_k or d_v)
 
@@ -105,6 +107,10 @@ class _LayerState:
             attention = layer.encoder_attn
             query = attention.q_proj(x).unflatten(-1, (-1, attention.d_k)).transpose(1, 2)  # (B, h, T, d_k)
             keys, values = self.source
+            if self.watched:
+                scores = query @ keys.transpose(2, 3) * attention.scaling
+                scores = scores if source_mask is None else scores + source_mask
+                self.source_attention = scores.float().softmax(dim=-1).mean(dim=1)
             heads = F.scaled_dot_product_attention(query, keys, values, source_mask, scale=attention.scaling)
             return attention.out_proj(heads.transpose(1, 2).flatten(2))
 
@@ -148,18 +154,29 @@ def _additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
 
 @dataclass
 class Hypotheses:
-    """Hypotheses of each sentence: tokens (B, K, T), scores (B, K), and the row that each new token came from."""
+    """Hypotheses of each sentence.
+
+    Attributes:
+        tokens: (B, K, T), prompt included.
+        scores: (B, K).
+        origins: (B, K, new), the row that each new token came from.
+        coverage: (B, K, S), the attention that each source token has had; (B, K, 0) where nobody asks.
+    """
 
     tokens: Tensor
     scores: Tensor
     origins: Tensor
+    coverage: Tensor
 
     def pick(self, beams: Tensor) -> "Hypotheses":
         """Of each sentence those named, (B, n)."""
-        return Hypotheses(_gather(self.tokens, beams), self.scores.gather(1, beams), _gather(self.origins, beams))
+        tokens, origins, coverage = (_gather(part, beams) for part in (self.tokens, self.origins, self.coverage))
+        return Hypotheses(tokens, self.scores.gather(1, beams), origins, coverage)
 
     def keep(self, sentences: Tensor) -> "Hypotheses":
-        return Hypotheses(self.tokens[sentences], self.scores[sentences], self.origins[sentences])
+        """Those of some of the sentences."""
+        parts = self.tokens, self.scores, self.origins, self.coverage
+        return Hypotheses(*(part[sentences] for part in parts))
 
 
 def _gather(tensor: Tensor, beams: Tensor) -> Tensor:
@@ -183,6 +200,8 @@ class BeamSearch:
         stopping_criteria: StoppingCriteriaList,
         config: GenerationConfig,
         limits: Tensor | None,
+        minimums: Tensor | None,
+        coverage_penalty: float,
         encoder_states: Tensor,
         encoder_mask: Tensor | None,
     ) -> None:
@@ -200,20 +219,24 @@ class BeamSearch:
         self.criteria = [c for c in stopping_criteria if type(c) not in (EosTokenCriteria, MaxLengthCriteria)]
         room = config.max_length - prompt_length
         self.limits = torch.full((sentences,), room, device=device) if limits is None else limits.to(device)
+        self.minimums = torch.zeros_like(self.limits) if minimums is None else minimums.to(device)
         self.considered = max(2, 1 + len(self.ends)) * self.beams
         # A processor, and a criterion of another kind, may count rows.
         self.leaving = not logits_processor and not self.criteria
 
         self.decoder = SharedSourceDecoder(model.model.decoder, encoder_states, encoder_mask)
+        self.coverage_penalty = coverage_penalty
+        self.decoder.layers[-1].watched = bool(coverage_penalty)
         self.columns = torch.arange(self.beams, device=device)
         self.paths = torch.empty((sentences, self.beams, 0), dtype=torch.long, device=device)
 
         scores = torch.full((sentences, self.beams), IMPOSSIBLE, device=device)
         tokens = self.prompt[:, None].expand(-1, self.beams, -1)
-        self.finished = Hypotheses(tokens, scores, self.paths)
+        nothing = scores.new_zeros(sentences, self.beams, encoder_states.shape[1] if coverage_penalty else 0)
+        self.finished = Hypotheses(tokens, scores, self.paths, nothing)
         self.is_finished = torch.zeros_like(scores, dtype=torch.bool)
         # All are equal at first: the others count for nothing.
-        self.running = Hypotheses(tokens, scores.index_fill(1, self.columns[:1], 0.0), self.paths)
+        self.running = Hypotheses(tokens, scores.index_fill(1, self.columns[:1], 0.0), self.paths, nothing)
         self.improvable = torch.ones((sentences, 1), dtype=torch.bool, device=device)
         self.ids = torch.arange(sentences, device=device)  # the sentences in the batch
         self.is_open = torch.ones(sentences, dtype=torch.bool, device=device)  # those of them that are not done
@@ -241,6 +264,7 @@ class BeamSearch:
         visible = torch.ones((length, length), dtype=torch.bool, device=self.prompt.device).tril()[None, None]
         positions = torch.arange(length, device=self.prompt.device)[None]
         states = self.decoder.forward(self.prompt, positions, visible, length)
+        self._cover()
         return states[:, -1:].expand(-1, self.beams, -1)
 
     def _read_last_tokens(self) -> Tensor:
@@ -252,19 +276,30 @@ class BeamSearch:
         visible = F.pad(own, (prompt_length, 0), value=True)[:, None]
         length = prompt_length + self.new
         position = torch.full((1, 1), length - 1, device=columns.device)
-        return self.decoder.forward(self.running.tokens[:, :, -1], position, visible, length)
+        states = self.decoder.forward(self.running.tokens[:, :, -1], position, visible, length)
+        self._cover()
+        return states
+
+    def _cover(self) -> None:
+        """Add the attention of the last layer, with which the next token is chosen."""
+        if self.coverage_penalty:
+            attention = self.decoder.layers[-1].source_attention
+            # Of a prompt the last token alone chooses one.
+            self.running.coverage = self.running.coverage + (attention if self.new else attention[:, -1:])
 
     def _continue(self, logits: Tensor) -> tuple[Hypotheses, Tensor]:
         """The best continuations, and which of them end (B, considered); `logits` (B, K, V)."""
-        logits = logits.float()
+        log_p = logits.float().log_softmax(dim=-1)
+        if self.new + 1 < int(self.minimums.max()):
+            early = (self.new + 1 < self.minimums)[:, None, None]
+            log_p[..., self.ends] = log_p[..., self.ends].masked_fill(early, -torch.inf)
         if self.logits_processor:
-            log_p = self.logits_processor(self.running.tokens.flatten(0, 1), logits.log_softmax(dim=-1).flatten(0, 1))
-            scores = log_p.view_as(logits)
-            tokens = torch.arange(logits.shape[-1], device=logits.device).expand_as(scores)
+            scores = self.logits_processor(self.running.tokens.flatten(0, 1), log_p.flatten(0, 1)).view_as(log_p)
+            tokens = torch.arange(scores.shape[-1], device=scores.device).expand_as(scores)
         else:
-            # The best of each hypothesis are enough, and only their probabilities are computed.
-            top = logits.topk(min(self.considered, logits.shape[-1]))
-            scores, tokens = top.values - logits.logsumexp(dim=-1, keepdim=True), top.indices
+            scores, tokens = log_p.topk(
+                min(self.considered, log_p.shape[-1])
+            )  # more than these no hypothesis can give
         best = (scores + self.running.scores[:, :, None]).flatten(1).topk(self.considered)
         beam, token = best.indices // tokens.shape[-1], tokens.flatten(1).gather(1, best.indices)
         before = self.running.pick(beam)
@@ -273,6 +308,7 @@ class BeamSearch:
             torch.cat((before.tokens, token[:, :, None]), dim=2),
             best.values,
             torch.cat((before.origins, origin[:, :, None]), dim=2),
+            before.coverage,
         )
         self.new += 1
         ending = torch.isin(token, self.ends) | (self.new >= self.limits)[:, None]
@@ -295,14 +331,23 @@ class BeamSearch:
             closed = closed | self.is_finished.all(dim=1, keepdim=True)
         barred = (closed.float() + (~just_finished).float()) * IMPOSSIBLE
         scores = candidates.scores / self.new**self.penalty + barred
+        if self.coverage_penalty:
+            scores = scores + self.coverage_penalty * self._uncovered(candidates.coverage)
         both = Hypotheses(
             torch.cat((F.pad(self.finished.tokens, (0, 1), value=self.padding), candidates.tokens), dim=1),
             torch.cat((self.finished.scores, scores), dim=1),
             torch.cat((F.pad(self.finished.origins, (0, 1), value=-1), candidates.origins), dim=1),
+            torch.cat((self.finished.coverage, candidates.coverage), dim=1),
         )
         best = both.scores.topk(self.beams).indices
         self.finished = both.pick(best)
         self.is_finished = torch.cat((self.is_finished, just_finished), dim=1).gather(1, best)
+
+    def _uncovered(self, coverage: Tensor) -> Tensor:
+        """Sum over the source of log(min(coverage, 1)), 0 where all is covered (Wu et al. 2016, equation 14)."""
+        logs = coverage.clamp(min=torch.finfo(coverage.dtype).tiny, max=1.0).log()
+        mask = self.decoder.source_mask  # (B, 1, 1, S), minus infinity at padding
+        return (logs if mask is None else logs.masked_fill(mask[:, 0] < 0, 0.0)).sum(dim=-1)
 
     def _close(self, ending: Tensor) -> None:
         """A sentence is done when what runs cannot get better than its worst finished hypothesis, or nothing runs."""
@@ -321,7 +366,7 @@ class BeamSearch:
 
     def _keep(self, sentences: Tensor) -> None:
         """Go on with some of the sentences in the batch."""
-        for name in ("limits", "paths", "is_finished", "improvable", "ids", "is_open"):
+        for name in ("limits", "minimums", "paths", "is_finished", "improvable", "ids", "is_open"):
             setattr(self, name, getattr(self, name)[sentences])
         self.finished, self.running = self.finished.keep(sentences), self.running.keep(sentences)
         self.decoder.keep(sentences)
@@ -334,6 +379,8 @@ def beam_search(
     stopping_criteria: StoppingCriteriaList,
     generation_config: GenerationConfig,
     limits: Tensor | None = None,
+    minimums: Tensor | None = None,
+    coverage_penalty: float = 0.0,
     **model_kwargs: Any,
 ) -> Tensor | GenerateBeamEncoderDecoderOutput:
     """Beam search with the arguments that transformers' `generate` hands to a decoding method.
@@ -342,6 +389,8 @@ def beam_search(
         input_ids: (B K, T), the start of each hypothesis, the same for all of a sentence.
         logits_processor, stopping_criteria: as transformers prepares them.
         limits: (B,), most new tokens of each sentence; `None`: those of `generation_config` hold for all.
+        minimums: (B,), fewest new tokens of each sentence, end token counted; `None`: there is no least number.
+        coverage_penalty: beta, the weight of what the source attention of the last layer leaves uncovered.
         model_kwargs: `encoder_outputs` and `attention_mask` of the source, of B K rows.
 
     Returns:
@@ -356,6 +405,8 @@ def beam_search(
         stopping_criteria,
         generation_config,
         limits,
+        minimums,
+        coverage_penalty,
         encoder_states=model_kwargs["encoder_outputs"][0][::beams],
         encoder_mask=None if mask is None else mask[::beams],
     ).run()

@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers import (
     GenerationConfig,
     GenerationMixin,
+    LogitsProcessor,
     LogitsProcessorList,
     StoppingCriteria,
     StoppingCriteriaList,
@@ -24,7 +25,8 @@ PAPER_DECODING = {
     "early_stopping": "never",
     "max_length_margin": 50,
 }
-OWN_SETTINGS = ("max_length_margin", "length_penalty_kind")
+DEFAULT_MAX_LENGTH = 20  # of transformers
+OWN_SETTINGS = ("max_length_margin", "length_penalty_kind", "min_length_ratio", "coverage_penalty")
 # What beam_search leaves to transformers' own, if it is set to anything.
 NOT_SHARED = (
     *("do_sample", "num_beam_groups", "penalty_alpha", "dola_layers", "constraints", "force_words_ids", "low_memory"),
@@ -51,6 +53,29 @@ class LengthLimitForEachSentence(StoppingCriteria):
         rows_per_sentence = input_ids.shape[0] // self.limits.shape[0]
         limits = self.limits.to(input_ids.device).repeat_interleave(rows_per_sentence)
         return input_ids.shape[1] - self.prompt_length >= limits
+
+
+class MinimumLengthForEachSentence(LogitsProcessor):
+    """Allows no end token before a sentence's own least number of new tokens, end token included.
+
+    Args:
+        minimums: (sentences,).
+        prompt_length: decoder tokens that are there before the first new one.
+        ends: ids of the end tokens.
+    """
+
+    def __init__(self, minimums: Tensor, prompt_length: int, ends: list[int]) -> None:
+        self.minimums = minimums
+        self.prompt_length = prompt_length
+        self.ends = ends
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """(rows, T) and (rows, V) -> (rows, V); a sentence's hypotheses are consecutive rows."""
+        minimums = self.minimums.to(scores.device).repeat_interleave(input_ids.shape[0] // self.minimums.shape[0])
+        early = (input_ids.shape[1] - self.prompt_length + 1 < minimums)[:, None]
+        scores = scores.clone()
+        scores[:, self.ends] = scores[:, self.ends].masked_fill(early, -torch.inf)
+        return scores
 
 
 class VanillaTransformerGenerationMixin(GenerationMixin):
@@ -81,6 +106,9 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         - After the end token only padding follows, under beam search too.
         - A beam's score is its log-probability over ((5 + L) / 6)^`length_penalty` with `length_penalty_kind="gnmt"`
           (§6.1), over L^`length_penalty` with "power" or none, as in transformers; L counts the end token.
+        - `coverage_penalty` adds beta times the sum over the source of log(min(attention it has had, 1)), the
+          attention being the last layer's, mean over heads (Wu et al. 2016, equation 14). Default: none.
+        - `min_length_ratio` is the least number of new tokens for each source token, end tokens counted; default none.
         - Beam search itself is `beam_search`, unless an option is set that it does not know.
 
         Raises:
@@ -105,26 +133,40 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         prompt_length = self._prompt_length(kwargs.get("decoder_input_ids"), settings)
         limits = None
         room = self._room_for_new_tokens(prompt_length)
-        asked = settings.get("max_new_tokens")
-        if asked is None and settings.get("max_length") is not None:
-            asked = settings.get("max_length") - prompt_length
+        asked = settings.new_tokens(prompt_length)
         if room is not None and (asked or 1) > room:
             raise ValueError(
                 f"{asked or 1} new tokens after {prompt_length} do not fit `max_position_embeddings`="
                 f"{self.config.max_position_embeddings} learned positions: room is left for {max(room, 0)}"
             )
-        if asked is None and margin is not None and (lengths := _source_lengths(kwargs)) is not None:
+        lengths = _source_lengths(kwargs)
+        if asked is None and margin is not None and lengths is not None:
             limits = (lengths + margin).clamp(min=1, max=room)
-            changes["max_new_tokens"] = int(limits.max())
-        shared = False
+            changes["max_length"] = prompt_length + int(limits.max())
+        minimums = None
+        if (ratio := settings.get("min_length_ratio")) and lengths is not None:
+            minimums = (lengths * ratio).ceil().long()
+        coverage_penalty = settings.get("coverage_penalty") or 0.0
+        shared = (settings.get("num_beams") or 1) > 1 and not any(args) and _shares_sources(self, settings)
         if (settings.get("num_beams") or 1) > 1:
             changes["length_penalty"] = _length_penalty(settings)
-            shared = not any(args) and _shares_sources(self, settings)
+        if coverage_penalty and not shared:
+            raise ValueError(
+                "`coverage_penalty` needs beam search, without sampling and without recorded scores or states"
+            )
         if shared:
-            kwargs["custom_generate"] = partial(beam_search, limits=limits)
-        elif limits is not None:
-            stopping_criteria = StoppingCriteriaList(stopping_criteria or [])
-            stopping_criteria.append(LengthLimitForEachSentence(limits, prompt_length))
+            kwargs["custom_generate"] = partial(
+                beam_search, limits=limits, minimums=minimums, coverage_penalty=coverage_penalty
+            )
+        else:
+            stopping_criteria, logits_processor = list(stopping_criteria or []), list(logits_processor or [])
+            if limits is not None:
+                stopping_criteria.append(LengthLimitForEachSentence(limits, prompt_length))
+            if minimums is not None:
+                ends = torch.as_tensor(settings.get("eos_token_id")).reshape(-1).tolist()
+                logits_processor.append(MinimumLengthForEachSentence(minimums, prompt_length, ends))
+            stopping_criteria = StoppingCriteriaList(stopping_criteria)
+            logits_processor = LogitsProcessorList(logits_processor)
         if generation_config is None:
             kwargs |= changes
         else:  # a keyword beside a config would bring transformers' warning about the two
@@ -159,12 +201,25 @@ class _Settings:
     """What `generate` will use for a setting: its keyword, else the config it was given, else the model's own."""
 
     def __init__(self, kwargs: dict[str, Any], *configs: GenerationConfig | None) -> None:
-        self.kwargs = dict(kwargs)
-        self.configs = configs
+        self.sources = [dict(kwargs), *(vars(config) for config in configs if config is not None)]
 
     def get(self, name: str) -> Any:
-        candidates = [self.kwargs.get(name), *(getattr(config, name, None) for config in self.configs)]
-        return next((value for value in candidates if value is not None), None)
+        return next((source[name] for source in self.sources if source.get(name) is not None), None)
+
+    def new_tokens(self, prompt_length: int) -> int | None:
+        """The number of new tokens asked for; `None` where `max_length_margin` says it, or nothing does.
+
+        Beside a margin a `max_length` of 20 is not asked for: it is transformers' default, which its trainer writes
+        into the model's config in evaluation.
+        """
+        for source in self.sources:
+            if source.get("max_new_tokens") is not None:
+                return int(source["max_new_tokens"])
+            if source.get("max_length_margin") is not None and source.get("max_length") in (None, DEFAULT_MAX_LENGTH):
+                return None
+            if source.get("max_length") is not None:
+                return int(source["max_length"]) - prompt_length
+        return None
 
 
 def _length_penalty(settings: _Settings) -> float:

@@ -5,6 +5,7 @@ Shapes in comments: B sentences, S source tokens, T target tokens, h heads, d = 
 
 import copy
 import math
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -33,6 +34,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
 from .loss_vanilla_transformer import IGNORED_LABEL, label_smoothed_cross_entropy, projected_cross_entropy
+from .pipeline_vanilla_transformer import CUSTOM_PIPELINES
 
 logger = logging.get_logger(__name__)
 
@@ -263,8 +265,7 @@ def dropout(x: Tensor, p: float, training: bool) -> Tensor:
         return F.dropout(x, p)
     drawn = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
     drawn = drawn.view(torch.int16)[: x.numel()].view(x.shape)
-    keep = (drawn >= dropped - 2**15).to(x.dtype).mul_(1 / (1 - dropped / 2**16))
-    return x * keep
+    return torch.where(drawn >= dropped - 2**15, x * (1 / (1 - dropped / 2**16)), 0.0)
 
 
 class TransformerLayer(GradientCheckpointingLayer):
@@ -413,6 +414,11 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
 
     def resize_final_logits_bias(self, size: int) -> None:
         """Nothing to do without an output projection."""
+
+    def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
+        """As any model; the config says in addition which of the saved code is the pipeline "translation"."""
+        self.config.custom_pipelines = copy.deepcopy(CUSTOM_PIPELINES)
+        super().save_pretrained(save_directory, *args, **kwargs)
 
     @property
     def dummy_inputs(self) -> dict[str, Tensor]:

@@ -27,12 +27,13 @@ class Sizes:
     max_batch_tokens: int = 2048
     updates: int = 5
     planned_pairs: int = 4_500_000
-    sentences: int = 16
-    new_tokens: int = 30
+    decoding_vocab_size: int = 32_000
+    lines: int = 96
+    wide_rows: int = 4
 
 
 FULL = Sizes()
-QUICK = Sizes(64, 1, 2, 128, 1000, 1000, 256, 3, 100_000, 4, 5)
+QUICK = Sizes(64, 1, 2, 128, 1000, 1000, 256, 3, 100_000, 1000, 8, 1)
 
 
 def require_text(name: str) -> Path:
@@ -43,7 +44,7 @@ def require_text(name: str) -> Path:
     """
     folder = TEXT / name
     if not folder.is_dir():
-        raise UsageError(f"{folder}: no such folder; only `decoding` runs without it")
+        raise UsageError(f"{folder}: no such folder; it is part of no checkout")
     return folder
 
 
