@@ -13,19 +13,22 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import nn
 from transformers import PreTrainedTokenizerBase
+from transformers.utils import logging
 
 from tests.copier import byte_tokenizer, copier
 from tests.recipes import ROOT, module_environment
-from tests.tiny import reload, tiny
+from tests.tiny import reload, scale, tiny
 from tests.tiny import tokenizer as word_tokenizer
 from training.data import EncodedPairs
 from training.trainer import TranslationTrainer, TranslationTrainingArguments
@@ -92,6 +95,17 @@ def start(*arguments: object) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "vanilla_transformer.cli", "translate", *map(str, arguments)]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, cwd=ROOT, env=environment, stdin=pipe, stdout=pipe, stderr=pipe)
+
+
+@contextmanager
+def killed_after(seconds: float, process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """A process that does not answer fails its test instead of stopping all."""
+    timer = threading.Timer(seconds, process.kill)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 HOSTILE = (
@@ -240,19 +254,24 @@ def test_attention_file(unsure: Path, tmp_path: Path, run: Run, tokenizer: PreTr
         assert entry["alignment"] == [[t, t] for t in range(ids.shape[1])]
 
 
-def test_attention_is_of_the_last_layer_target_by_source(tmp_path: Path, run: Run) -> None:
-    """A random model of two layers and two heads, whose translation is not as long as its source."""
+def test_attention_is_of_the_last_layer_target_by_source(
+    tmp_path: Path, run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A random model of two layers and two heads, its translation not as long as its source; nothing is logged."""
+    line = "w7 w8 w9"
     with quiet():
-        model, words = tiny(seed=4), word_tokenizer()
+        model, words = scale(tiny(seed=4), 2.0), word_tokenizer()
         model.generation_config.max_length_margin = 3
+        words.backend_tokenizer.pre_tokenizer = WhitespaceSplit()
         model.save_pretrained(tmp_path / "model")
         words.save_pretrained(tmp_path / "model")
+    logging.warning_once.cache_clear()
     path = tmp_path / "attention.gz"
-    status, _, err = run(tmp_path / "model", "--attention", path, stdin=b"w7\n")
-    assert (status, err) == (0, "")
+    status, _, err = run(tmp_path / "model", "--attention", path, stdin=line.encode())
+    assert (status, err, caplog.records) == (0, "", [])
     entry = json.loads(gzip.decompress(path.read_bytes()))
-    ((best,),) = translation.hypotheses(model, words, ["w7"])
-    source = torch.tensor([words("w7")["input_ids"]])
+    best = next(translation.hypotheses(model, words, [line]))[0]
+    source = torch.tensor([words(line)["input_ids"]])
     with torch.no_grad():
         output = model(input_ids=source, labels=torch.tensor([best.ids]), output_attentions=True)
     weights = output.cross_attentions[1][0].mean(dim=0)
@@ -417,7 +436,7 @@ def test_a_full_disk_is_one_line(folder: Path, run: Run) -> None:
 
 def test_interactive_answers_at_once_and_ends_quietly(folder: Path) -> None:
     """From a pipe: each line is answered before the next is sent; Ctrl-C ends without a traceback."""
-    with start(folder, "--interactive") as process:
+    with start(folder, "--interactive") as process, killed_after(120, process):
         assert process.stdin and process.stdout and process.stderr
         for line in ("alpha\n", "\n", "  beta\u2028 \n"):
             process.stdin.write(line.encode())
@@ -431,7 +450,7 @@ def test_interactive_answers_at_once_and_ends_quietly(folder: Path) -> None:
 
 def test_a_reader_that_goes_ends_it_quietly(folder: Path) -> None:
     """As `yes | vanilla-transformer translate … | head -1`."""
-    with start(folder, "--num-beams", 1) as process:
+    with start(folder, "--num-beams", 1) as process, killed_after(120, process):
         assert process.stdin and process.stdout and process.stderr
 
         def feed(stdin: Any) -> None:

@@ -187,7 +187,11 @@ def test_a_key_dataset_tells_its_length(pipe: TranslationPipeline) -> None:
     assert len(pipe(KeyDataset(Dataset.from_dict({"en": texts(4)}), "en"))) == 4
 
 
-@pytest.mark.parametrize("nothing", [[], (), KeyDataset(Dataset.from_dict({"en": []}), "en"), iter(())], ids=str)
+@pytest.mark.parametrize(
+    "nothing",
+    [[], (), KeyDataset(Dataset.from_dict({"en": []}), "en"), iter(())],
+    ids=lambda value: type(value).__name__,
+)
 def test_no_text_gives_no_answer(nothing: Any, pipe: TranslationPipeline) -> None:
     assert list(pipe(nothing)) == []
 
@@ -283,7 +287,7 @@ def test_ids_are_without_padding(model: Any, pipe: TranslationPipeline, monkeypa
         [{"role": "user", "content": "w5"}],
         object(),
     ],
-    ids=str,
+    ids=lambda value: type(value).__name__,
 )
 def test_what_is_no_text_is_refused(
     wrong: Any, model: Any, pipe: TranslationPipeline, monkeypatch: pytest.MonkeyPatch

@@ -106,9 +106,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Ctrl-C and a reader that has gone end it without a word, with 130 and 141, as a shell reports them.
     """
-    options = build_parser().parse_args(arguments)
-    _check_combinations(options)
     try:
+        options = build_parser().parse_args(arguments)
+        _check_combinations(options)
         options.run(options)
         sys.stdout.flush()
     except CommandError as error:
@@ -117,15 +117,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # What is left in the buffer would be written, in vain and with a message, at the interpreter's end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except OSError as error:
         if error.errno not in DISK_FULL:
             raise
         print(f"error: {error}: free some space and run the same command again", file=sys.stderr)
         return 1
+    finally:
+        _drop_what_cannot_be_written()
     return 0
+
+
+def _drop_what_cannot_be_written() -> None:
+    """What is left in the buffer would be written at the interpreter's end, in vain, with a message and a status."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _check_combinations(options: argparse.Namespace) -> None:

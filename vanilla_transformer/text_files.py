@@ -9,6 +9,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
 
+from tqdm import tqdm
+
 from .errors import UsageError
 
 
@@ -118,5 +120,5 @@ def write_line(file: IO[bytes], text: str) -> None:
 
 
 def warn(message: str) -> None:
-    """A line on stderr: stdout is for results."""
-    print(f"warning: {message}", file=sys.stderr, flush=True)
+    """A line on stderr, above the bar if there is one: stdout is for results."""
+    tqdm.write(f"warning: {message}", file=sys.stderr)
