@@ -25,7 +25,14 @@ class GNMTLengthPenalty(float):
     """
 
     def __rpow__(self, length: Any, modulo: Any = None) -> Any:
-        return ((5 + length) / 6) ** float(self)
+        return divisor(length, self)
+
+
+def divisor(length: Any, penalty: float) -> Any:
+    """What the log-probability of a hypothesis of that length, a number or a tensor, is divided by."""
+    if isinstance(penalty, GNMTLengthPenalty):
+        return ((5 + length) / 6) ** float(penalty)
+    return length**penalty
 
 
 class SharedSourceDecoder:
@@ -78,7 +85,8 @@ class _LayerState:
         self.projections: list[Any] = [attention.q_proj, attention.k_proj, attention.v_proj]
         self.sizes = [attention.d_k, attention.d_k, attention.d_v]
         self.product: nn.Linear | None = None
-        if all(type(projection) is nn.Linear for projection in self.projections):  # and no adapter or quantised one
+        # Not an adapter's or a quantised one.
+        if all(type(p) is nn.Linear and type(p.weight) is nn.Parameter for p in self.projections):
             self.product = _one_product(self.projections)
         self.source = layer.encoder_attn.keys_and_values(encoder_states, None, True)
         self.watched = False  # whether the attention to the source is wanted,
@@ -210,15 +218,18 @@ class BeamSearch:
         self.beams: int = config.num_beams
         self.penalty: Any = config.length_penalty
         self.early_stopping: Any = config.early_stopping
-        self.padding: int = 0 if config.pad_token_id is None else config.pad_token_id
+        self.padding = padding_id(config)
         self.prompt = input_ids[:: self.beams]  # (B, T)
         sentences, prompt_length = self.prompt.shape
         device = input_ids.device
         ends = [criterion.eos_token_id for criterion in stopping_criteria if type(criterion) is EosTokenCriteria]
         self.ends: Tensor = ends[0].to(device) if ends else input_ids.new_empty(0)
         self.criteria = [c for c in stopping_criteria if type(c) not in (EosTokenCriteria, MaxLengthCriteria)]
-        room = config.max_length - prompt_length
-        self.limits = torch.full((sentences,), room, device=device) if limits is None else limits.to(device)
+        longest = [criterion.max_length for criterion in stopping_criteria if type(criterion) is MaxLengthCriteria]
+        room = min(longest, default=config.max_length) - prompt_length
+        self.limits = torch.full((sentences,), room, device=device)
+        if limits is not None:
+            self.limits = limits.to(device).clamp(max=room)
         self.minimums = torch.zeros_like(self.limits) if minimums is None else minimums.to(device)
         self.considered = max(2, 1 + len(self.ends)) * self.beams
         # A processor, and a criterion of another kind, may count rows.
@@ -313,7 +324,8 @@ class BeamSearch:
         self.new += 1
         ending = torch.isin(token, self.ends) | (self.new >= self.limits)[:, None]
         for criterion in self.criteria:
-            ending = ending | criterion(candidates.tokens.flatten(0, 1), None).view_as(ending)
+            ended = torch.as_tensor(criterion(candidates.tokens.flatten(0, 1), None), device=ending.device)
+            ending = ending | (ended.view_as(ending) if ended.dim() else ended)
         return candidates, ending
 
     def _run_on(self, candidates: Hypotheses, ending: Tensor) -> None:
@@ -330,7 +342,7 @@ class BeamSearch:
         if self.early_stopping is True:
             closed = closed | self.is_finished.all(dim=1, keepdim=True)
         barred = (closed.float() + (~just_finished).float()) * IMPOSSIBLE
-        scores = candidates.scores / self.new**self.penalty + barred
+        scores = candidates.scores / divisor(self.new, self.penalty) + barred
         if self.coverage_penalty:
             scores = scores + self.coverage_penalty * self._uncovered(candidates.coverage)
         both = Hypotheses(
@@ -354,7 +366,7 @@ class BeamSearch:
         longest: Any = self.new
         if self.early_stopping == "never" and self.penalty > 0:
             longest = self.limits[:, None]
-        possible = self.running.scores[:, :1] / longest**self.penalty
+        possible = self.running.scores[:, :1] / divisor(longest, self.penalty)
         worst = torch.where(self.is_finished, self.finished.scores.amin(dim=1, keepdim=True), IMPOSSIBLE)
         self.improvable = self.improvable & (possible > worst).any(dim=1, keepdim=True)
         done = ~self.improvable[:, 0] | ending.all(dim=1)
@@ -413,7 +425,8 @@ def beam_search(
     wanted = torch.arange(generation_config.num_return_sequences, device=input_ids.device)[None]
     best = [result.pick(wanted) for result in results]
     longest = max(int((result.origins >= 0).sum(dim=2).max()) for result in best)
-    sequences = _stack([result.tokens[0] for result in best], input_ids.shape[1] + longest, fill=0)
+    length, padding = input_ids.shape[1] + longest, padding_id(generation_config)
+    sequences = _stack([result.tokens[0] for result in best], length, fill=padding)
     if not generation_config.return_dict_in_generate:
         return sequences
     return GenerateBeamEncoderDecoderOutput(
@@ -421,6 +434,11 @@ def beam_search(
         sequences_scores=torch.cat([result.scores[0] for result in best]),
         beam_indices=_stack([result.origins[0] for result in best], longest, fill=-1),
     )
+
+
+def padding_id(config: GenerationConfig) -> int:
+    """What follows a hypothesis that is shorter than others; transformers takes the end token where none is set."""
+    return 0 if config._pad_token_tensor is None else int(config._pad_token_tensor)
 
 
 def _stack(rows: list[Tensor], length: int, fill: int) -> Tensor:

@@ -115,7 +115,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             ValueError: more tokens are asked for, or given as a prompt, than there are learned positions; or a
                 `length_penalty_kind` that does not exist.
         """
-        settings = _Settings(kwargs, generation_config, self.generation_config)
+        settings = GenerationSettings(kwargs, generation_config, self.generation_config)
         margin = settings.get("max_length_margin")
         for name in OWN_SETTINGS:
             kwargs.pop(name, None)
@@ -149,7 +149,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         coverage_penalty = settings.get("coverage_penalty") or 0.0
         shared = (settings.get("num_beams") or 1) > 1 and not any(args) and _shares_sources(self, settings)
         if (settings.get("num_beams") or 1) > 1:
-            changes["length_penalty"] = _length_penalty(settings)
+            changes["length_penalty"] = length_penalty_of(settings)
         if coverage_penalty and not shared:
             raise ValueError(
                 "`coverage_penalty` needs beam search, without sampling and without recorded scores or states"
@@ -181,7 +181,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         )
         return output
 
-    def _prompt_length(self, decoder_input_ids: Tensor | None, settings: "_Settings") -> int:
+    def _prompt_length(self, decoder_input_ids: Tensor | None, settings: "GenerationSettings") -> int:
         """Decoder tokens before the first new one; transformers puts the start token before a prompt that lacks it."""
         if decoder_input_ids is None:
             return 1
@@ -197,7 +197,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         return self.config.max_position_embeddings - self.config.position_offset - prompt_length + 1
 
 
-class _Settings:
+class GenerationSettings:
     """What `generate` will use for a setting: its keyword, else the config it was given, else the model's own."""
 
     def __init__(self, kwargs: dict[str, Any], *configs: GenerationConfig | None) -> None:
@@ -222,7 +222,7 @@ class _Settings:
         return None
 
 
-def _length_penalty(settings: _Settings) -> float:
+def length_penalty_of(settings: GenerationSettings) -> float:
     """The exponent of a hypothesis' length, of the kind asked for."""
     kind, alpha = settings.get("length_penalty_kind") or "power", settings.get("length_penalty")
     alpha = 1.0 if alpha is None else float(alpha)
@@ -231,15 +231,22 @@ def _length_penalty(settings: _Settings) -> float:
     return GNMTLengthPenalty(alpha) if kind == "gnmt" else alpha
 
 
-def _shares_sources(model: Any, settings: _Settings) -> bool:
+def _shares_sources(model: Any, settings: GenerationSettings) -> bool:
     """Whether `beam_search` does what is asked for; otherwise transformers' own does."""
     in_pieces = len(set((getattr(model, "hf_device_map", None) or {}).values())) > 1 or hasattr(model, "unshard")
     return not (
         model.training
         or in_pieces
+        or any(_has_hooks(module) for module in model.model.decoder.modules())
         or settings.get("use_cache") is False
         or any(_is_set(settings.get(name)) for name in NOT_SHARED)
     )
+
+
+def _has_hooks(module: Any) -> bool:
+    """Whether calling a module does more than its `forward`; transformers' own hooks only record."""
+    hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+    return any(not hook.__module__.startswith("transformers.") for hook in hooks)
 
 
 def _is_set(value: Any) -> bool:

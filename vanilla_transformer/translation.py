@@ -14,7 +14,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import GenerationConfig, GenerationMixin, PreTrainedModel, PreTrainedTokenizerBase
 
-from .generation_vanilla_transformer import OWN_SETTINGS, _length_penalty, _Settings
+from .generation_vanilla_transformer import OWN_SETTINGS, GenerationSettings, length_penalty_of
 
 __all__ = ["Hypothesis", "hypotheses", "translate"]
 
@@ -145,11 +145,11 @@ def _generate_options(
     model: PreTrainedModel, candidates: int, with_scores: bool, options: dict[str, Any]
 ) -> dict[str, Any]:
     """The keywords of each call of `generate`; refused here is what it would refuse in the first batch."""
-    chosen = _Settings(options, options.get("generation_config"), model.generation_config)
+    chosen = GenerationSettings(options, options.get("generation_config"), model.generation_config)
     beams = chosen.get("num_beams") or 1
     if candidates > beams and not chosen.get("do_sample"):
         raise ValueError(f"`num_return_sequences`={candidates} needs as many beams: `num_beams` is {beams}")
-    _length_penalty(chosen)
+    length_penalty_of(chosen)
     of_generate = set(inspect.signature(GenerationMixin.generate).parameters) - {"self", "inputs", "kwargs"}
     arguments = {name: value for name, value in options.items() if name in of_generate}
     settings = {name: value for name, value in options.items() if name not in of_generate}
@@ -215,7 +215,7 @@ class _Translator:
                 sequences, scores = output, None
             else:
                 sequences, scores = output.sequences, output.get("sequences_scores")
-            settings = _Settings(self.options, self.options.get("generation_config"), model.generation_config)
+            settings = GenerationSettings(self.options, self.options.get("generation_config"), model.generation_config)
             targets = _without_padding(sequences, settings)
             if self.with_scores and scores is None:
                 scores = _score(model, ids, mask, sequences, targets, settings)
@@ -249,7 +249,7 @@ def _without_dropout(model: PreTrainedModel) -> Iterator[None]:
         model.train(training)
 
 
-def _without_padding(sequences: Tensor, settings: _Settings) -> list[list[int]]:
+def _without_padding(sequences: Tensor, settings: GenerationSettings) -> list[list[int]]:
     """The tokens of each row after the start token, up to the end token or to padding."""
     end = settings.get("eos_token_id")
     ends = {end} if isinstance(end, int) else set(end or ())
@@ -269,10 +269,10 @@ def _score(
     mask: Tensor,
     sequences: Tensor,
     targets: list[list[int]],
-    settings: _Settings,
+    settings: GenerationSettings,
 ) -> list[float]:
     """What beam search would have given each sequence for a score, by one pass over all its tokens."""
-    penalty = _length_penalty(settings)
+    penalty = length_penalty_of(settings)
     each = len(sequences) // len(ids)
     rows = max(1, SCORED_TOKENS // sequences.shape[1])
     scores: list[float] = []
