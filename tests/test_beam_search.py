@@ -32,7 +32,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from tests.tiny import SRC, endless, pad, scale, tiny, tokenizer
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer import beam_search_vanilla_transformer as engine
-from vanilla_transformer.generation_vanilla_transformer import NOT_SHARED
+from vanilla_transformer.generation_vanilla_transformer import NOT_OWN
 from vanilla_transformer.modeling_vanilla_transformer import CACHE_NAME
 
 SOURCES = [[11, 12, 13, 2], [21, 22, 23, 24, 25, 26, 2], [2], [41, 42, 43, 44, 2], [31, 32, 2]]
@@ -952,7 +952,7 @@ def test_every_option_is_tried() -> None:
     """Each option that the search of our own does not know is named in a test here."""
     elsewhere = {"do_sample", "assistant_model", "cache", "past_key_values", "stop_strings", "custom_generate"}
     not_given = {"synced_gpus", "token_healing"}  # several processes; texts without a source
-    assert set(NOT_SHARED) - {*SAME_TEXT, *REFUSED} == elsewhere | not_given
+    assert set(NOT_OWN) - {*SAME_TEXT, *REFUSED} == elsewhere | not_given
 
 
 # Models that are not as they were built

@@ -40,9 +40,12 @@ CODE = {
     "beam_search_vanilla_transformer.py",
     "configuration_vanilla_transformer.py",
     "generation_vanilla_transformer.py",
+    "greedy_search_vanilla_transformer.py",
+    "incremental_decoder_vanilla_transformer.py",
     "loss_vanilla_transformer.py",
     "modeling_vanilla_transformer.py",
     "pipeline_vanilla_transformer.py",
+    "stopping_vanilla_transformer.py",
 }
 AUTO_MAP = {
     "AutoConfig": "configuration_vanilla_transformer.VanillaTransformerConfig",

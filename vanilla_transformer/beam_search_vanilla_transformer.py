@@ -9,12 +9,14 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
-from transformers.generation import EosTokenCriteria, GenerateBeamEncoderDecoderOutput, MaxLengthCriteria
+from transformers.generation import GenerateBeamEncoderDecoderOutput
+
+from .incremental_decoder_vanilla_transformer import SharedSourceDecoder
+from .stopping_vanilla_transformer import StoppingRules, padding_id, stack
 
 IMPOSSIBLE = -1e9  # transformers' score of a hypothesis that is not there
-COLUMNS_AT_FIRST = 32  # steps for which there is room before keys and values are moved to a larger place
 LEAVE_AT = 0.75  # sentences are taken out when at most this share of those in the batch is unfinished
 
 
@@ -33,131 +35,6 @@ def divisor(length: Any, penalty: float) -> Any:
     if isinstance(penalty, GNMTLengthPenalty):
         return ((5 + length) / 6) ** float(penalty)
     return length**penalty
-
-
-class SharedSourceDecoder:
-    """The decoder, step by step, over all hypotheses of a batch of sentences.
-
-    The hypotheses of a sentence stand where a sequence has its positions: (B, K, d). So they attend to one copy of the
-    source's keys and values. Those of target tokens stay where they are written: after a step each hypothesis is told
-    by the mask which columns are its own, instead of being given a copy in a new order.
-
-    Args:
-        decoder: the decoder of a model, in evaluation mode.
-        encoder_states: (B, S, d).
-        encoder_mask: (B, S), 1 for real tokens; `None`: all are.
-    """
-
-    def __init__(self, decoder: Any, encoder_states: Tensor, encoder_mask: Tensor | None) -> None:
-        self.decoder = decoder
-        self.source_mask: Tensor | None = None
-        if encoder_mask is not None and not bool(encoder_mask.all()):
-            self.source_mask = _additive(encoder_mask[:, None, None].bool(), encoder_states.dtype)  # (B, 1, 1, S)
-        self.layers = [_LayerState(layer, encoder_states) for layer in decoder.layers]
-
-    def forward(self, tokens: Tensor, position: Tensor, visible: Tensor, length: int) -> Tensor:
-        """States of `tokens` (B, T): (B, T, d).
-
-        They stand at `position` (1, T or 1), below `length`, and see the columns `visible` (B, 1, T, columns); theirs
-        are the last T.
-        """
-        decoder = self.decoder
-        x = decoder.add_positions(decoder.embed(tokens, None), position, length)
-        mask = _additive(visible, x.dtype)
-        for layer in self.layers:
-            x = layer.forward(x, mask, self.source_mask)
-        return decoder.layer_norm(x)
-
-    def keep(self, sentences: Tensor) -> None:
-        """Go on with some of the sentences, by their indices."""
-        if self.source_mask is not None:
-            self.source_mask = self.source_mask[sentences]
-        for layer in self.layers:
-            layer.keep(sentences)
-
-
-class _LayerState:
-    """A decoder layer with the keys and values that it has seen, source and target."""
-
-    def __init__(self, layer: Any, encoder_states: Tensor) -> None:
-        self.layer = layer
-        attention = layer.self_attn
-        self.projections: list[Any] = [attention.q_proj, attention.k_proj, attention.v_proj]
-        self.sizes = [attention.d_k, attention.d_k, attention.d_v]
-        self.product: nn.Linear | None = None
-        # Not an adapter's or a quantised one.
-        if all(type(p) is nn.Linear and type(p.weight) is nn.Parameter for p in self.projections):
-            self.product = _one_product(self.projections)
-        self.source = layer.encoder_attn.keys_and_values(encoder_states, None, True)
-        self.watched = False  # whether the attention to the source is wanted,
-        self.source_attention = encoder_states.new_empty(0)  # that of the last step, mean over heads (B, T, S)
-        self.columns = 0
-        self.target: list[Tensor] = []  # keys and values, (B, h, room, d_k or d_v)
-
-    def forward(self, x: Tensor, mask: Tensor, source_mask: Tensor | None) -> Tensor:
-        """(B, T, d) -> (B, T, d)."""
-        layer = self.layer
-
-        def self_attention(x: Tensor) -> Tensor:
-            attention = layer.self_attn
-            if self.product is None:
-                parts = [projection(x) for projection in self.projections]
-            else:
-                parts = self.product(x).split([projection.out_features for projection in self.projections], dim=-1)
-            query, key, value = (
-                part.unflatten(-1, (-1, size)).transpose(1, 2) for part, size in zip(parts, self.sizes, strict=True)
-            )  # (B, h, T, d_k)
-            keys, values = self._append(key, value)
-            heads = F.scaled_dot_product_attention(query, keys, values, mask, scale=attention.scaling)
-            return attention.out_proj(heads.transpose(1, 2).flatten(2))
-
-        def encoder_attention(x: Tensor) -> Tensor:
-            attention = layer.encoder_attn
-            query = attention.q_proj(x).unflatten(-1, (-1, attention.d_k)).transpose(1, 2)  # (B, h, T, d_k)
-            keys, values = self.source
-            if self.watched:
-                scores = query @ keys.transpose(2, 3) * attention.scaling
-                scores = scores if source_mask is None else scores + source_mask
-                self.source_attention = scores.float().softmax(dim=-1).mean(dim=1)
-            heads = F.scaled_dot_product_attention(query, keys, values, source_mask, scale=attention.scaling)
-            return attention.out_proj(heads.transpose(1, 2).flatten(2))
-
-        x = layer.residual(x, self_attention, layer.self_attn_layer_norm)
-        x = layer.residual(x, encoder_attention, layer.encoder_attn_layer_norm)
-        return layer.residual(x, layer.feed_forward, layer.final_layer_norm)
-
-    def _append(self, *new: Tensor) -> list[Tensor]:
-        """Write keys and values (B, h, T, d_k) behind those there; all of them."""
-        begin, self.columns = self.columns, self.columns + new[0].shape[2]
-        if not self.target or self.target[0].shape[2] < self.columns:
-            room = max(self.columns * 2, new[0].shape[2] * COLUMNS_AT_FIRST)
-            larger = [part.new_empty(*part.shape[:2], room, part.shape[3]) for part in new]
-            for target, grown in zip(self.target, larger, strict=False):
-                grown[:, :, :begin] = target[:, :, :begin]
-            self.target = larger
-        for target, part in zip(self.target, new, strict=True):
-            target[:, :, begin : self.columns] = part
-        return [target[:, :, : self.columns] for target in self.target]
-
-    def keep(self, sentences: Tensor) -> None:
-        self.source = tuple(part[sentences] for part in self.source)
-        self.target = [part[sentences] for part in self.target]
-
-
-def _one_product(projections: list[nn.Linear]) -> nn.Linear:
-    """A linear map that gives the results of several, one behind the other."""
-    weights: list[Tensor] = [projection.weight for projection in projections]
-    biases: list[Tensor] = [projection.bias for projection in projections if projection.bias is not None]
-    with torch.device("meta"):
-        product = nn.Linear(weights[0].shape[1], sum(map(len, weights)), bias=bool(biases))
-    product.weight = nn.Parameter(torch.cat(weights), requires_grad=False)
-    if biases:
-        product.bias = nn.Parameter(torch.cat(biases), requires_grad=False)
-    return product
-
-
-def _additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
-    return torch.zeros_like(visible, dtype=dtype).masked_fill_(~visible, -torch.inf)
 
 
 @dataclass
@@ -222,20 +99,11 @@ class BeamSearch:
         self.prompt = input_ids[:: self.beams]  # (B, T)
         sentences, prompt_length = self.prompt.shape
         device = input_ids.device
-        ends = [criterion.eos_token_id for criterion in stopping_criteria if type(criterion) is EosTokenCriteria]
-        self.ends: Tensor = ends[0].to(device) if ends else input_ids.new_empty(0)
-        self.criteria = [c for c in stopping_criteria if type(c) not in (EosTokenCriteria, MaxLengthCriteria)]
-        longest = [criterion.max_length for criterion in stopping_criteria if type(criterion) is MaxLengthCriteria]
-        room = min(longest, default=config.max_length) - prompt_length
-        self.limits = torch.full((sentences,), room, device=device)
-        if limits is not None:
-            self.limits = limits.to(device).clamp(max=room)
-        self.minimums = torch.zeros_like(self.limits) if minimums is None else minimums.to(device)
-        self.considered = max(2, 1 + len(self.ends)) * self.beams
-        # A processor, and a criterion of another kind, may count rows.
-        self.leaving = not logits_processor and not self.criteria
-
-        self.decoder = SharedSourceDecoder(model.model.decoder, encoder_states, encoder_mask)
+        self.rules = StoppingRules(stopping_criteria, config, prompt_length, sentences, limits, minimums, device)
+        self.considered = max(2, 1 + len(self.rules.ends)) * self.beams
+        self.leaving = not logits_processor and not self.rules.criteria  # both may count rows
+        most = prompt_length + self.beams * int(self.rules.limits.max())
+        self.decoder = SharedSourceDecoder(model.model.decoder, encoder_states, encoder_mask, most)
         self.coverage_penalty = coverage_penalty
         self.decoder.layers[-1].watched = bool(coverage_penalty)
         self.columns = torch.arange(self.beams, device=device)
@@ -248,7 +116,6 @@ class BeamSearch:
         self.is_finished = torch.zeros_like(scores, dtype=torch.bool)
         # All are equal at first: the others count for nothing.
         self.running = Hypotheses(tokens, scores.index_fill(1, self.columns[:1], 0.0), self.paths, nothing)
-        self.improvable = torch.ones((sentences, 1), dtype=torch.bool, device=device)
         self.ids = torch.arange(sentences, device=device)  # the sentences in the batch
         self.is_open = torch.ones(sentences, dtype=torch.bool, device=device)  # those of them that are not done
         self.results: list[Hypotheses] = [self.finished] * sentences
@@ -271,10 +138,7 @@ class BeamSearch:
 
     def _read_prompt(self) -> Tensor:
         """States behind the prompt (B, K, d), the same for all hypotheses of a sentence."""
-        length = self.prompt.shape[1]
-        visible = torch.ones((length, length), dtype=torch.bool, device=self.prompt.device).tril()[None, None]
-        positions = torch.arange(length, device=self.prompt.device)[None]
-        states = self.decoder.forward(self.prompt, positions, visible, length)
+        states = self.decoder.read_prompt(self.prompt)
         self._cover()
         return states[:, -1:].expand(-1, self.beams, -1)
 
@@ -287,7 +151,7 @@ class BeamSearch:
         visible = F.pad(own, (prompt_length, 0), value=True)[:, None]
         length = prompt_length + self.new
         position = torch.full((1, 1), length - 1, device=columns.device)
-        states = self.decoder.forward(self.running.tokens[:, :, -1], position, visible, length)
+        states = self.decoder.read(self.running.tokens[:, :, -1], position, length, visible)
         self._cover()
         return states
 
@@ -301,9 +165,7 @@ class BeamSearch:
     def _continue(self, logits: Tensor) -> tuple[Hypotheses, Tensor]:
         """The best continuations, and which of them end (B, considered); `logits` (B, K, V)."""
         log_p = logits.float().log_softmax(dim=-1)
-        if self.new + 1 < int(self.minimums.max()):
-            early = (self.new + 1 < self.minimums)[:, None, None]
-            log_p[..., self.ends] = log_p[..., self.ends].masked_fill(early, -torch.inf)
+        self.rules.bar_early_ends(log_p, self.new + 1)
         if self.logits_processor:
             scores = self.logits_processor(self.running.tokens.flatten(0, 1), log_p.flatten(0, 1)).view_as(log_p)
             tokens = torch.arange(scores.shape[-1], device=scores.device).expand_as(scores)
@@ -322,11 +184,7 @@ class BeamSearch:
             before.coverage,
         )
         self.new += 1
-        ending = torch.isin(token, self.ends) | (self.new >= self.limits)[:, None]
-        for criterion in self.criteria:
-            ended = torch.as_tensor(criterion(candidates.tokens.flatten(0, 1), None), device=ending.device)
-            ending = ending | (ended.view_as(ending) if ended.dim() else ended)
-        return candidates, ending
+        return candidates, self.rules.ending(candidates.tokens, self.new)
 
     def _run_on(self, candidates: Hypotheses, ending: Tensor) -> None:
         """The best K candidates that do not end are the running hypotheses."""
@@ -338,11 +196,7 @@ class BeamSearch:
     def _finish(self, candidates: Hypotheses, ending: Tensor) -> None:
         """Candidates that end, if they are among the first K, compete with the finished hypotheses."""
         just_finished = ending & (torch.arange(self.considered, device=ending.device) < self.beams)
-        closed = ~self.improvable
-        if self.early_stopping is True:
-            closed = closed | self.is_finished.all(dim=1, keepdim=True)
-        barred = (closed.float() + (~just_finished).float()) * IMPOSSIBLE
-        scores = candidates.scores / divisor(self.new, self.penalty) + barred
+        scores = candidates.scores / divisor(self.new, self.penalty) + (~just_finished).float() * IMPOSSIBLE
         if self.coverage_penalty:
             scores = scores + self.coverage_penalty * self._uncovered(candidates.coverage)
         both = Hypotheses(
@@ -365,11 +219,10 @@ class BeamSearch:
         """A sentence is done when what runs cannot get better than its worst finished hypothesis, or nothing runs."""
         longest: Any = self.new
         if self.early_stopping == "never" and self.penalty > 0:
-            longest = self.limits[:, None]
+            longest = self.rules.limits[:, None]
         possible = self.running.scores[:, :1] / divisor(longest, self.penalty)
         worst = torch.where(self.is_finished, self.finished.scores.amin(dim=1, keepdim=True), IMPOSSIBLE)
-        self.improvable = self.improvable & (possible > worst).any(dim=1, keepdim=True)
-        done = ~self.improvable[:, 0] | ending.all(dim=1)
+        done = (possible <= worst).all(dim=1) | ending.all(dim=1)
         if self.early_stopping is True:
             done = done | self.is_finished.all(dim=1)
         for row in (done & self.is_open).nonzero()[:, 0]:
@@ -378,8 +231,9 @@ class BeamSearch:
 
     def _keep(self, sentences: Tensor) -> None:
         """Go on with some of the sentences in the batch."""
-        for name in ("limits", "minimums", "paths", "is_finished", "improvable", "ids", "is_open"):
+        for name in ("paths", "is_finished", "ids", "is_open"):
             setattr(self, name, getattr(self, name)[sentences])
+        self.rules.keep(sentences)
         self.finished, self.running = self.finished.keep(sentences), self.running.keep(sentences)
         self.decoder.keep(sentences)
 
@@ -426,21 +280,11 @@ def beam_search(
     best = [result.pick(wanted) for result in results]
     longest = max(int((result.origins >= 0).sum(dim=2).max()) for result in best)
     length, padding = input_ids.shape[1] + longest, padding_id(generation_config)
-    sequences = _stack([result.tokens[0] for result in best], length, fill=padding)
+    sequences = stack([result.tokens[0] for result in best], length, fill=padding)
     if not generation_config.return_dict_in_generate:
         return sequences
     return GenerateBeamEncoderDecoderOutput(
         sequences=sequences,
         sequences_scores=torch.cat([result.scores[0] for result in best]),
-        beam_indices=_stack([result.origins[0] for result in best], longest, fill=-1),
+        beam_indices=stack([result.origins[0] for result in best], longest, fill=-1),
     )
-
-
-def padding_id(config: GenerationConfig) -> int:
-    """What follows a hypothesis that is shorter than others; transformers takes the end token where none is set."""
-    return 0 if config._pad_token_tensor is None else int(config._pad_token_tensor)
-
-
-def _stack(rows: list[Tensor], length: int, fill: int) -> Tensor:
-    """Rows of different lengths, cut or filled to one."""
-    return torch.cat([F.pad(row, (0, length - row.shape[1]), value=fill) for row in rows])

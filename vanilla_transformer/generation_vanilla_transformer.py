@@ -1,4 +1,4 @@
-"""What decoding adds to transformers' `generate`: a length limit for each sentence, padding after it."""
+"""What decoding adds to transformers' `generate`: the paper's penalty, a limit for each sentence, quick searches."""
 
 import copy
 from functools import partial
@@ -6,16 +6,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import (
-    GenerationConfig,
-    GenerationMixin,
-    LogitsProcessor,
-    LogitsProcessorList,
-    StoppingCriteria,
-    StoppingCriteriaList,
-)
+from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, StoppingCriteriaList
 
 from .beam_search_vanilla_transformer import GNMTLengthPenalty, beam_search
+from .greedy_search_vanilla_transformer import greedy_search
+from .stopping_vanilla_transformer import LengthLimitForEachSentence, MinimumLengthForEachSentence, pad_after_end
 
 # §6.1: beam search with 4 beams and alpha = 0.6; the maximum output length is input length + 50.
 PAPER_DECODING = {
@@ -27,55 +22,13 @@ PAPER_DECODING = {
 }
 DEFAULT_MAX_LENGTH = 20  # of transformers
 OWN_SETTINGS = ("max_length_margin", "length_penalty_kind", "min_length_ratio", "coverage_penalty")
-# What beam_search leaves to transformers' own, if it is set to anything.
-NOT_SHARED = (
+# What beam_search and greedy_search leave to transformers' own, if it is set to anything.
+NOT_OWN = (
     *("do_sample", "num_beam_groups", "penalty_alpha", "dola_layers", "constraints", "force_words_ids", "low_memory"),
     *("output_scores", "output_logits", "output_attentions", "output_hidden_states", "streamer", "assistant_model"),
     *("cache", "past_key_values", "cache_implementation", "decoder_attention_mask", "decoder_inputs_embeds"),
     *("stop_strings", "tokenizer", "synced_gpus", "token_healing", "custom_generate", "prompt_lookup_num_tokens"),
 )
-
-
-class LengthLimitForEachSentence(StoppingCriteria):
-    """Ends a hypothesis at its own sentence's limit, so that a translation does not depend on its neighbours.
-
-    Args:
-        limits: (sentences,), the most new tokens of each, end token included.
-        prompt_length: decoder tokens that are there before the first new one.
-    """
-
-    def __init__(self, limits: Tensor, prompt_length: int) -> None:
-        self.limits = limits
-        self.prompt_length = prompt_length
-
-    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
-        """(rows, T) -> (rows,), true where the limit is reached; a sentence's hypotheses are consecutive rows."""
-        rows_per_sentence = input_ids.shape[0] // self.limits.shape[0]
-        limits = self.limits.to(input_ids.device).repeat_interleave(rows_per_sentence)
-        return input_ids.shape[1] - self.prompt_length >= limits
-
-
-class MinimumLengthForEachSentence(LogitsProcessor):
-    """Allows no end token before a sentence's own least number of new tokens, end token included.
-
-    Args:
-        minimums: (sentences,).
-        prompt_length: decoder tokens that are there before the first new one.
-        ends: ids of the end tokens.
-    """
-
-    def __init__(self, minimums: Tensor, prompt_length: int, ends: list[int]) -> None:
-        self.minimums = minimums
-        self.prompt_length = prompt_length
-        self.ends = ends
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """(rows, T) and (rows, V) -> (rows, V); a sentence's hypotheses are consecutive rows."""
-        minimums = self.minimums.to(scores.device).repeat_interleave(input_ids.shape[0] // self.minimums.shape[0])
-        early = (input_ids.shape[1] - self.prompt_length + 1 < minimums)[:, None]
-        scores = scores.clone()
-        scores[:, self.ends] = scores[:, self.ends].masked_fill(early, -torch.inf)
-        return scores
 
 
 class VanillaTransformerGenerationMixin(GenerationMixin):
@@ -109,7 +62,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         - `coverage_penalty` adds beta times the sum over the source of log(min(attention it has had, 1)), the
           attention being the last layer's, mean over heads (Wu et al. 2016, equation 14). Default: none.
         - `min_length_ratio` is the least number of new tokens for each source token, end tokens counted; default none.
-        - Beam search itself is `beam_search`, unless an option is set that it does not know.
+        - The search itself is `beam_search` or `greedy_search`, unless an option is set that they do not know.
 
         Raises:
             ValueError: more tokens are asked for, or given as a prompt, than there are learned positions; or a
@@ -147,17 +100,20 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         if (ratio := settings.get("min_length_ratio")) and lengths is not None:
             minimums = (lengths * ratio).ceil().long()
         coverage_penalty = settings.get("coverage_penalty") or 0.0
-        shared = (settings.get("num_beams") or 1) > 1 and not any(args) and _shares_sources(self, settings)
-        if (settings.get("num_beams") or 1) > 1:
+        with_beams = (settings.get("num_beams") or 1) > 1
+        own = not any(args) and _has_own_search(self, settings)
+        if with_beams:
             changes["length_penalty"] = length_penalty_of(settings)
-        if coverage_penalty and not shared:
+        if coverage_penalty and not (own and with_beams):
             raise ValueError(
                 "`coverage_penalty` needs beam search, without sampling and without recorded scores or states"
             )
-        if shared:
+        if own and with_beams:
             kwargs["custom_generate"] = partial(
                 beam_search, limits=limits, minimums=minimums, coverage_penalty=coverage_penalty
             )
+        elif own:
+            kwargs["custom_generate"] = partial(greedy_search, limits=limits, minimums=minimums)
         else:
             stopping_criteria, logits_processor = list(stopping_criteria or []), list(logits_processor or [])
             if limits is not None:
@@ -176,9 +132,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
 
         output = super().generate(inputs, generation_config, logits_processor, stopping_criteria, *args, **kwargs)
         sequences = output if isinstance(output, Tensor) else output.sequences
-        _pad_after_end(
-            sequences[:, prompt_length:], limits, settings.get("eos_token_id"), settings.get("pad_token_id")
-        )
+        pad_after_end(sequences[:, prompt_length:], limits, settings.get("eos_token_id"), settings.get("pad_token_id"))
         return output
 
     def _prompt_length(self, decoder_input_ids: Tensor | None, settings: "GenerationSettings") -> int:
@@ -231,15 +185,17 @@ def length_penalty_of(settings: GenerationSettings) -> float:
     return GNMTLengthPenalty(alpha) if kind == "gnmt" else alpha
 
 
-def _shares_sources(model: Any, settings: GenerationSettings) -> bool:
-    """Whether `beam_search` does what is asked for; otherwise transformers' own does."""
+def _has_own_search(model: Any, settings: GenerationSettings) -> bool:
+    """Whether `beam_search` or `greedy_search` does what is asked for; otherwise transformers' own does."""
     in_pieces = len(set((getattr(model, "hf_device_map", None) or {}).values())) > 1 or hasattr(model, "unshard")
+    greedy = (settings.get("num_beams") or 1) == 1
     return not (
         model.training
         or in_pieces
         or any(_has_hooks(module) for module in model.model.decoder.modules())
         or settings.get("use_cache") is False
-        or any(_is_set(settings.get(name)) for name in NOT_SHARED)
+        or any(_is_set(settings.get(name)) for name in NOT_OWN)
+        or (greedy and settings.get("return_dict_in_generate"))  # its result has the cache to go on with
     )
 
 
@@ -262,18 +218,3 @@ def _source_lengths(kwargs: dict[str, Any]) -> Tensor | None:
     if states is None and kwargs.get("encoder_outputs") is not None:
         states = kwargs["encoder_outputs"][0]
     return None if states is None else torch.full(states.shape[:1], states.shape[1], device=states.device)
-
-
-def _pad_after_end(new: Tensor, limits: Tensor | None, end: int | list[int] | None, pad: int | None) -> None:
-    """Write padding after each row's first end token, and past its limit, in the new tokens (rows, T), in place.
-
-    transformers' beam search fills finished rows with the end token where the padding id is 0.
-    """
-    if pad is None:
-        return
-    is_end = torch.isin(new, torch.tensor([] if end is None else end, device=new.device, dtype=new.dtype))
-    finished = is_end.cumsum(dim=-1) - is_end.long() > 0
-    if limits is not None:
-        limits = limits.to(new.device).repeat_interleave(new.shape[0] // limits.shape[0])
-        finished |= torch.arange(new.shape[1], device=new.device) >= limits[:, None]
-    new.masked_fill_(finished, pad)
