@@ -42,10 +42,14 @@ class StoppingRules:
             self.limits = limits.to(device).clamp(max=room)
         self.minimums = torch.zeros_like(self.limits) if minimums is None else minimums.to(device)
 
-    def bar_early_ends(self, scores: Tensor, new: int) -> None:
-        """Let no hypothesis end with `new` tokens where more are wanted: `scores` (B, K, V), changed in place."""
-        if new < int(self.minimums.max()):
-            early = (new < self.minimums)[:, None, None]
+    def bar_early_ends(self, scores: Tensor, new: int, part: slice = slice(None)) -> None:
+        """Let no hypothesis end with `new` tokens where more are wanted.
+
+        `scores` (B, K, V), of a part of the sentences, are changed in place.
+        """
+        minimums = self.minimums[part]
+        if new < int(minimums.max()):
+            early = (new < minimums)[:, None, None]
             scores[..., self.ends] = scores[..., self.ends].masked_fill(early, -torch.inf)
 
     def ending(self, tokens: Tensor, new: int) -> Tensor:

@@ -15,7 +15,7 @@ import transformers
 
 from training.errors import run_command, tell
 
-from . import data, decoding, memory, training
+from . import data, decoding, loading, memory, training
 from .measure import HEADER, Row, machine
 from .setting import FULL, QUICK, Sizes, require_text
 
@@ -33,6 +33,7 @@ GROUPS = {
     "training": Group(training.rows, 3, ("wmt_sample",), "real target tokens a second, fp32 and bf16"),
     "memory": Group(memory.rows, 1, ("wmt_sample",), "peak memory of training"),
     "data": Group(data.rows, 3, data.CORPORA, "encoding text, planning batches"),
+    "loading": Group(loading.rows, 5, (), "importing the package, loading a model"),
     "decoding": Group(decoding.rows, 3, ("wmt_sample",), "translation: speed, memory, latency"),
 }
 
@@ -56,6 +57,7 @@ def main() -> None:
     for corpus in (corpus for name in names for corpus in GROUPS[name].corpora):
         require_text(corpus)
     transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
     print(f"{machine()}\n\n{HEADER}", flush=True)
     for name in names:
         tell(name)
