@@ -2,14 +2,18 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+OLDEST := .venv-oldest
 
-.PHONY: quickstart test lint format bench clean
+.PHONY: quickstart test test-oldest lint format bench clean
 
 quickstart: $(READY)  ## train on the built-in corpus, translate, print BLEU
 	$(BIN)/python -m training.quickstart
 
 test: lint  ## linters, types, the whole test suite
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
+
+test-oldest: $(OLDEST)/.ready  ## the whole test suite on the oldest transformers that is supported
+	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n auto --dist worksteal
 
 lint: $(READY)
 	$(BIN)/ruff check
@@ -24,9 +28,15 @@ bench: $(READY)  ## speed against named peers; prints a table
 	$(BIN)/python -m tests.benchmarks
 
 clean:
-	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache runs
+	rm -rf .venv $(OLDEST) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache runs
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[train,test]'
 	touch $(READY)
+
+$(OLDEST)/.ready: pyproject.toml constraints.txt constraints-oldest.txt
+	$(PYTHON) -m venv $(OLDEST)
+	grep -vE '^(transformers|huggingface_hub)==' constraints.txt | cat - constraints-oldest.txt > $(OLDEST)/constraints.txt
+	$(OLDEST)/bin/python -m pip install --quiet --constraint $(OLDEST)/constraints.txt --editable '.[train,test]'
+	touch $@
