@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,12 @@ def noam_rate(update: int, d_model: int, warmup_steps: int) -> float:
     """d_model^-0.5 · min(n^-0.5, n · warmup^-1.5) of update n = 1, 2, ... (paper §5.3, equation 3)."""
     warming = update * warmup_steps**-1.5 if warmup_steps else math.inf
     return d_model**-0.5 * min(update**-0.5, warming)
+
+
+class PaperSchedule(str, Enum):
+    """The schedule that transformers lacks; a string with a `value`, as its own are, which the model card asks for."""
+
+    NOAM = "noam"
 
 
 @dataclass
@@ -94,7 +101,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
             self.restore_callback_states_from_checkpoint = True
         super().__post_init__()
         if noam:
-            self.lr_scheduler_type = "noam"
+            self.lr_scheduler_type = PaperSchedule.NOAM
         if self.fp16 and self.device.type == "cpu":
             raise ValueError("`fp16` needs an accelerator: on a CPU use `bf16`")
         if self.early_stopping_patience and self.eval_strategy == IntervalStrategy.NO:
