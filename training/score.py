@@ -121,6 +121,12 @@ def corpus_bleu(
     return measured["score"], measured["signature"]
 
 
+def corpus_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[float, str]:
+    """chrF of translations against one reference each, and its signature."""
+    measured = _measure(CHRF(), hypotheses, [references])
+    return measured["score"], measured["signature"]
+
+
 def run_settings(hypotheses_file: str | Path) -> dict[str, Any]:
     """How the translations in a run's folder were made: `{"decoding": {...}, "checkpoints_averaged": n}`.
 

@@ -131,7 +131,7 @@ def recipe_files(row: Row, base: Path = BASE_RECIPE) -> dict[str, str]:
         "config.json": json.dumps(config, indent=2) + "\n",
         "generation_config.json": (base / "generation_config.json").read_text(encoding="utf-8"),
         "training.yaml": _training(row, base / "training.yaml"),
-        "README.md": _card(row),
+        "README.md": _metadata(base / "README.md") + _card(row),
     }
 
 
@@ -149,6 +149,18 @@ def _training(row: Row, path: Path) -> str:
         options = options[: line.start()] + changed + options[line.end() :]
     title = f"# Table 3 of the paper, row {row.name}: the base model for WMT14 English-German, but with {row.change}."
     return f"{title}\n# `python -m training.table3` makes this file from that of {path.parent.name}.\n{options}"
+
+
+def _metadata(card: Path) -> str:
+    """The block of YAML at the beginning of a card, from which the Hub knows what a model is.
+
+    Raises:
+        UsageError: there is none.
+    """
+    block = re.match(r"---\n.*?^---\n", card.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    if block is None:
+        raise UsageError(f"{card}: no block of metadata between two lines `---` to begin with")
+    return block[0] + "\n"
 
 
 def _card(row: Row) -> str:

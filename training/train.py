@@ -30,6 +30,7 @@ from training.encoding import PairEncoder
 from training.errors import UsageError, run_command, tell
 from training.finishing import averaged_checkpoints, check_averaging, run_training
 from training.recipe import Recipe, parse_recipe
+from training.run_facts import run_facts, write_facts
 from training.score import bleu_metric
 from training.streaming import StreamedBatches
 from training.tokenizer import train_tokenizer
@@ -120,6 +121,7 @@ def train(recipe: Recipe) -> TrainedModel:
             tell(f"continuing from {checkpoint}; {ANEW.format(folder)}")
         if arguments.should_save:
             write_options(folder, options)
+            write_facts(folder, run_facts(recipe))
         metrics = run_training(trainer, folder, checkpoint)
     if isinstance(train_pairs, StreamedBatches):
         counts["train"] = report_stream(trainer, train_pairs, folder)
@@ -128,7 +130,7 @@ def train(recipe: Recipe) -> TrainedModel:
         metrics["averaged_checkpoints"] = averaged
     for name, dataset in encoded.items():
         metrics.update(trainer.evaluate(dataset, metric_key_prefix=name))
-    metrics["bleu_signature"] = trainer.bleu_signature
+    metrics["bleu_signature"], metrics["chrf_signature"] = trainer.bleu_signature, trainer.chrf_signature
     metrics["transformers_version"] = transformers.__version__
     trainer.save_metrics("all", metrics, combined=False)
     trainer.save_state()

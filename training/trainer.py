@@ -32,7 +32,7 @@ from training.batching import TokenBatchSampler
 from training.data import EncodedPairs, Pair
 from training.files import write_lines
 from training.resuming import ResumableTrainer
-from training.score import corpus_bleu
+from training.score import corpus_bleu, corpus_chrf
 from training.streaming import StreamedBatches, StreamPosition
 from training.throughput import Throughput
 from vanilla_transformer import translate
@@ -123,8 +123,8 @@ class TranslationTrainer(ResumableTrainer):
     - Batches: `TokenBatchSampler` with `max_batch_tokens`.
     - Loss: label smoothing in training (`label_smoothing_factor`), the plain mean NLL in evaluation.
     - Schedule: `lr_scheduler_type="noam"` is the paper's, times `learning_rate`.
-    - Evaluation: `<prefix>_loss` and `<prefix>_perplexity` per target token, and `<prefix>_bleu` of the validation
-      sentences translated with the model's generation config; the translations are kept in
+    - Evaluation: `<prefix>_loss` and `<prefix>_perplexity` per target token, `<prefix>_bleu` and `<prefix>_chrf` of
+      the validation sentences translated with the model's generation config; the translations are kept in
       `<prefix>_hypotheses.txt` of the output folder, in the order of the sentences, and those of each evaluation
       in training in `hypotheses/<prefix>-<update>.txt`.
     - Log: beside transformers' numbers, target tokens a second and the share of padding.
@@ -138,7 +138,7 @@ class TranslationTrainer(ResumableTrainer):
         tokenized: BLEU counts the tokens that the text is made of.
 
     Attributes:
-        bleu_signature: how the last BLEU was made; `None` before the first.
+        bleu_signature, chrf_signature: how the last of each was made; `None` before the first.
     """
 
     def __init__(
@@ -168,6 +168,7 @@ class TranslationTrainer(ResumableTrainer):
         self.target_lang = target_lang
         self.tokenized = tokenized
         self.bleu_signature: str | None = None
+        self.chrf_signature: str | None = None
         self.throughput = Throughput(self.accelerator.reduce)
         self._began_at_update = 0
         if isinstance(train_dataset, StreamedBatches):
@@ -293,6 +294,7 @@ class TranslationTrainer(ResumableTrainer):
             metrics["bleu"], self.bleu_signature = corpus_bleu(
                 hypotheses, references, self.target_lang, self.tokenized
             )
+            metrics["chrf"], self.chrf_signature = corpus_chrf(hypotheses, references)
         return EvalLoopOutput(
             predictions=None,
             label_ids=None,
