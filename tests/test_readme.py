@@ -25,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_snippets_run_in_order_in_one_session(folder: Path) -> None:
-    assert len(SNIPPETS) == 4
+    assert len(SNIPPETS) == 5
     code = "\n".join(SNIPPETS)
     done = subprocess.run(
         [sys.executable, "-W", "error::FutureWarning", "-W", "error::DeprecationWarning:__main__", "-c", code],

@@ -391,7 +391,10 @@ def test_code_needs_only_torch_and_transformers() -> None:
 STRANGER = """
 import sys
 import torch
-from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
+from transformers import (
+    AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, DataCollatorForSeq2Seq,
+    Seq2SeqTrainer, Seq2SeqTrainingArguments, pipeline,
+)
 
 source, target, text = sys.argv[1], sys.argv[2], eval(sys.argv[3])
 try:
@@ -413,6 +416,27 @@ for folder in (source, target):
     table = model.model.encoder.embed_positions
     assert table.weight.equal(table.table())
     model.save_pretrained(target)
+
+tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=True)
+labels = torch.tensor([[9, 8, 2]])
+loss = model(input_ids=ids, labels=labels).loss.item()
+trainer = Seq2SeqTrainer(
+    model,
+    Seq2SeqTrainingArguments(target, max_steps=2, learning_rate=0.01, logging_steps=1, use_cpu=True),
+    DataCollatorForSeq2Seq(tokenizer, model),
+    train_dataset=[{"input_ids": ids[0].tolist(), "labels": labels[0].tolist()}],
+    processing_class=tokenizer,
+)
+trainer.train()
+losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+assert abs(losses[0] - loss) < 1e-3 and losses[1] < losses[0], (loss, losses)
+trainer.save_model()
+tuned = AutoModelForSeq2SeqLM.from_pretrained(target, trust_remote_code=True)
+assert torch.allclose(tuned(input_ids=ids, labels=labels).logits, model.eval()(input_ids=ids, labels=labels).logits)
+translator = pipeline("translation", model=target, trust_remote_code=True)
+word = tokenizer("w11", return_tensors="pt").input_ids
+expected = tokenizer.decode(tuned.generate(word)[0], skip_special_tokens=True)
+assert expected and translator("w11") == [{"translation_text": expected}], expected
 """
 
 REMOTE_FIRST = """
@@ -458,10 +482,11 @@ assert isinstance(AutoConfig.from_pretrained(folder), vanilla_transformer.Vanill
     ids=["without the package", "remote code first", "package first"],
 )
 def test_remote_code(script: str, has_package: bool, tmp_path: Path) -> None:
-    """A saved folder works where the package is not, and beside the package in either order (B10, B30)."""
+    """A saved folder works where the package is not, training included, and beside it in either order (B10, B30)."""
     model = scale(tiny())
     model.generation_config.max_length_margin = 7
     model.save_pretrained(tmp_path / "saved")
+    tokenizer().save_pretrained(tmp_path / "saved")
     text = model.generate(SRC).tolist()
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment |= {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(tmp_path / "modules"), "OMP_NUM_THREADS": "1"}

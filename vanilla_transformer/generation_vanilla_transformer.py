@@ -193,16 +193,23 @@ def _has_own_search(model: Any, settings: GenerationSettings) -> bool:
         model.training
         or in_pieces
         or any(_has_hooks(module) for module in model.model.decoder.modules())
+        or _prepares_steps_otherwise(model)
         or settings.get("use_cache") is False
         or any(_is_set(settings.get(name)) for name in NOT_OWN)
         or (greedy and settings.get("return_dict_in_generate"))  # its result has the cache to go on with
     )
 
 
+def _prepares_steps_otherwise(model: Any) -> bool:
+    """Whether the inputs of each step come from another's function: prefix tuning adds keys and values there."""
+    prepare = model.prepare_inputs_for_generation
+    return getattr(prepare, "__func__", None) is not type(model).prepare_inputs_for_generation
+
+
 def _has_hooks(module: Any) -> bool:
     """Whether calling a module does more than its `forward`; transformers' own hooks only record."""
     hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
-    return any(not hook.__module__.startswith("transformers.") for hook in hooks)
+    return hasattr(module, "_hf_hook") or any(not hook.__module__.startswith("transformers.") for hook in hooks)
 
 
 def _is_set(value: Any) -> bool:

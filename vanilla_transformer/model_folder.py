@@ -60,6 +60,7 @@ class ModelFolder:
                 config=self.config,
                 dtype="auto" if dtype is None else dtype,
                 ignore_mismatched_sizes=True,  # they are in the report
+                use_safetensors=True,  # a pickle may hold anything
                 output_loading_info=True,
             )
         except (OSError, ValueError, SafetensorError) as error:

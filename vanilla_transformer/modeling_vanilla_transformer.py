@@ -631,7 +631,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
     def set_input_embeddings(self, value: nn.Embedding) -> None:
         self.encoder.embed_tokens = value
         if self.config.share_encoder_decoder_embeddings:
-            self.shared = self.decoder.embed_tokens = value
+            self.shared, self.decoder.embed_tokens = with_matrix_of(value), with_matrix_of(value)
 
     @can_return_tuple
     @accepts_older_cache_name
@@ -694,6 +694,16 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         )
 
 
+def with_matrix_of(embeddings: nn.Embedding) -> nn.Embedding:
+    """Another module around the same matrix, as a new model has them: an adapter wraps one, found by its name."""
+    if type(embeddings) is not nn.Embedding:
+        return embeddings
+    with torch.device("meta"):
+        other = nn.Embedding(embeddings.num_embeddings, embeddings.embedding_dim, embeddings.padding_idx)
+    other.weight = embeddings.weight
+    return other
+
+
 def shift_right(labels: Tensor, config: VanillaTransformerConfig) -> Tensor:
     """The decoder's input, the labels "offset by one position" (§3.1): (B, T) -> (B, T), a new tensor."""
     if config.decoder_start_token_id is None or config.pad_token_id is None:
@@ -739,7 +749,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
         self.lm_head = value
 
     def resize_decoder_token_embeddings(
-        self, new_num_tokens: int, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
         """Resize the target vocabulary where it is not the source's; as `resize_token_embeddings` otherwise.
 
@@ -763,9 +773,10 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
 
     def resize_final_logits_bias(self, size: int) -> None:
         """The bias of new vocabulary entries is 0."""
-        if self.final_logits_bias is not None:
-            bias = self.final_logits_bias.data
-            self.final_logits_bias = nn.Parameter(F.pad(bias, (0, size - bias.shape[1])))
+        bias = self.final_logits_bias
+        if bias is not None and bias.shape[1] != size:
+            resized = F.pad(bias.data, (0, size - bias.shape[1]))
+            self.final_logits_bias = nn.Parameter(resized, requires_grad=bias.requires_grad)
 
     def project(self, states: Tensor) -> Tensor:
         """Logits of the decoder's states (§3.4): (B, T, d) -> (B, T, V)."""
