@@ -118,8 +118,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             stopping_criteria, logits_processor = list(stopping_criteria or []), list(logits_processor or [])
             if limits is not None:
                 stopping_criteria.append(LengthLimitForEachSentence(limits, prompt_length))
-            if minimums is not None:
-                ends = torch.as_tensor(settings.get("eos_token_id")).reshape(-1).tolist()
+            if minimums is not None and (ends := settings.get("eos_token_id")) is not None:
+                ends = torch.as_tensor(ends).reshape(-1).tolist()
                 logits_processor.append(MinimumLengthForEachSentence(minimums, prompt_length, ends))
             stopping_criteria = StoppingCriteriaList(stopping_criteria)
             logits_processor = LogitsProcessorList(logits_processor)
@@ -192,7 +192,7 @@ def _has_own_search(model: Any, settings: GenerationSettings) -> bool:
     return not (
         model.training
         or in_pieces
-        or any(_has_hooks(module) for module in model.model.decoder.modules())
+        or any(_has_hooks(module) for module in (model, model.model, *model.model.decoder.modules()))
         or _prepares_steps_otherwise(model)
         or settings.get("use_cache") is False
         or any(_is_set(settings.get(name)) for name in NOT_OWN)

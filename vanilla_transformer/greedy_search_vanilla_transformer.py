@@ -33,7 +33,7 @@ def greedy_search(
         (B, T) token ids, padding behind the end.
     """
     sentences, length = input_ids.shape
-    device = input_ids.device
+    device, padding = input_ids.device, padding_id(generation_config)
     rules = StoppingRules(stopping_criteria, generation_config, length, sentences, limits, minimums, device)
     leaving = not logits_processor and not rules.criteria  # both may count rows
     most = length + int(rules.limits.max())
@@ -50,14 +50,17 @@ def greedy_search(
         scores = scores[:, 0]
         if logits_processor:
             scores = logits_processor(tokens, scores)
-        tokens = torch.cat((tokens, scores.argmax(dim=-1, keepdim=True)), dim=1)
+        best = scores.argmax(dim=-1, keepdim=True)
+        if len(rules.ends):  # as in transformers: processors and criteria see what has ended too
+            best = best.masked_fill(~is_open[:, None], padding)
+        tokens = torch.cat((tokens, best), dim=1)
         ended = rules.ending(tokens[:, None], new)[:, 0]
         for row in (ended & is_open).nonzero()[:, 0]:
             results[int(ids[row])] = tokens[row][None]
         is_open = is_open & ~ended
         left = int(is_open.sum())
         if not left:
-            return stack(results, tokens.shape[1], fill=padding_id(generation_config))
+            return stack(results, tokens.shape[1], fill=padding)
         if leaving and left < len(is_open):
             kept = is_open.nonzero()[:, 0]
             tokens, ids, is_open = tokens[kept], ids[kept], is_open[kept]
