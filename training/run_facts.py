@@ -48,10 +48,11 @@ def device_name(device: torch.device) -> str:
     if device.type != "cpu":
         return device.type
     threads = torch.get_num_threads()
-    return f"{_cpu_name()}, {threads} thread{'s' if threads > 1 else ''}"
+    return f"{cpu_name()}, {threads} thread{'s' if threads > 1 else ''}"
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
+    """The processor as its maker calls it, where the system tells."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:  # Linux alone has it

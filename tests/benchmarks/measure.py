@@ -17,6 +17,7 @@ import torch
 import transformers
 
 from training.errors import tell
+from training.run_facts import cpu_name
 
 HEADER = "| work | ours | peer | ratio | bar |\n|---|---|---|---|---|"
 
@@ -87,13 +88,6 @@ def machine() -> str:
     """Date, hardware and versions in one line."""
     ram = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return (
-        f"{date.today()}, {_processor()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads, {ram:.0f} GiB, "
+        f"{date.today()}, {cpu_name()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads, {ram:.0f} GiB, "
         f"Python {platform.python_version()}, torch {torch.__version__}, transformers {transformers.__version__}"
     )
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
