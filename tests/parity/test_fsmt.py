@@ -1,10 +1,12 @@
 """The model against FSMT in transformers, fairseq's translation models: same weights, same numbers, same words."""
 
+import inspect
 from typing import Any
 
 import pytest
 from torch import Tensor
 from transformers import FSMTConfig, FSMTForConditionalGeneration
+from transformers.models.fsmt.modeling_fsmt import SinusoidalPositionalEmbedding
 
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
 
@@ -135,6 +137,10 @@ DECODINGS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.skipif(
+    "cache_length" not in inspect.signature(SinusoidalPositionalEmbedding.forward).parameters,
+    reason="FSMT of this release gives every token after the first the first position, when it has a cache",
+)
 @pytest.mark.parametrize("settings", DECODINGS, ids=lambda settings: " ".join(f"{k}={v}" for k, v in settings.items()))
 def test_same_translations(settings: dict[str, Any]) -> None:
     """Greedy and beam search, token by token, where the end token also starts a translation."""
