@@ -1,4 +1,7 @@
-"""The fused kernel in training on a CPU: half precision is computed in float32, all else is left as it is."""
+"""The fused kernel in training on a CPU: half precision goes round it, all else is left as it is.
+
+Of d_k = 8, as here, sentences of up to 16 tokens take the plain formula in bfloat16; longer ones take float32.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +21,7 @@ from vanilla_transformer.modeling_vanilla_transformer import (
 )
 
 HALF = [torch.bfloat16, torch.float16]
+SHORT, LONG = 5, 17
 
 
 @dataclass
@@ -47,17 +51,19 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
     return seen
 
 
-def batch() -> dict[str, Tensor]:
-    """Two padded pairs."""
-    ids, mask = pad([[11, 12, 13, 2], [14, 2]])
-    labels, _ = pad([[9, 8, 7, 2], [6, 2]], value=-100)
+def batch(length: int = SHORT) -> dict[str, Tensor]:
+    """Two padded pairs, the longer of so many tokens on each side."""
+    ids, mask = pad([[*range(11, 10 + length), 2], [14, 2]])
+    labels, _ = pad([[*range(3, 2 + length), 2], [6, 2]], value=-100)
     return {"input_ids": ids, "attention_mask": mask, "labels": labels}
 
 
-def attention_inputs(dtype: torch.dtype, requires_grad: bool = True) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values: 2 sentences, 2 heads, 5 tokens, 8 dimensions."""
+def attention_inputs(
+    dtype: torch.dtype, requires_grad: bool = True, length: int = SHORT
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values: 2 sentences, 2 heads, so many tokens, 8 dimensions."""
     torch.manual_seed(0)
-    query, key, value = (torch.randn(2, 2, 5, 8).to(dtype).requires_grad_(requires_grad) for _ in range(3))
+    query, key, value = (torch.randn(2, 2, length, 8).to(dtype).requires_grad_(requires_grad) for _ in range(3))
     return query, key, value
 
 
@@ -70,21 +76,27 @@ def flat(gradients: tuple[Tensor, ...]) -> Tensor:
     return torch.cat([gradient.flatten().float() for gradient in gradients])
 
 
+@pytest.mark.parametrize(("length", "computed_in"), [(SHORT, []), (16, []), (LONG, [{torch.float32}] * 6)], ids=str)
 @pytest.mark.parametrize("norm_position", ["post", "pre"])
-def test_training_under_autocast(norm_position: str, calls: list[Call]) -> None:
-    """The kernel sees float32 in all three kinds of attention, and the gradients are nearly those of float32 eager."""
+def test_training_under_autocast(
+    norm_position: str, length: int, computed_in: list[set[torch.dtype]], calls: list[Call]
+) -> None:
+    """In all three kinds of attention short sentences go past the kernel, which sees long ones in float32.
+
+    The gradients are nearly those of float32 eager.
+    """
     fused, eager = (tiny(attention=name, norm_position=norm_position).train() for name in ("sdpa", "eager"))
     with torch.autocast("cpu", torch.bfloat16):
-        loss = fused(**batch()).loss
-    assert [call.types for call in calls] == [{torch.float32}] * 6
+        loss = fused(**batch(length)).loss
+    assert [call.types for call in calls] == computed_in
     assert all(call.mask is None or call.mask.dtype in (torch.bool, torch.float32) for call in calls)
-    assert any(call.mask is not None for call in calls)
-    expected = eager(**batch()).loss
+    assert any(call.mask is not None for call in calls) == bool(computed_in)
+    expected = eager(**batch(length)).loss
     assert same(loss, expected, 0.01)
     found, right = (
         flat(torch.autograd.grad(one, list(model.parameters()))) for one, model in ((loss, fused), (expected, eager))
     )
-    assert (found - right).norm() < 0.04 * right.norm()
+    assert (found - right).norm() < 0.12 * right.norm()
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -112,10 +124,10 @@ def test_evaluation_in_half_precision_is_left_alone(dtype: torch.dtype, calls: l
 
 
 @pytest.mark.parametrize("autocast", [False, True])
-@pytest.mark.parametrize("dtype", HALF)
-def test_computed_in_float32(dtype: torch.dtype, autocast: bool) -> None:
+@pytest.mark.parametrize(("dtype", "length"), [(torch.float16, SHORT), (torch.float16, LONG), (torch.bfloat16, LONG)])
+def test_computed_in_float32(dtype: torch.dtype, length: int, autocast: bool) -> None:
     """Half-precision queries get the float32 result rounded once, under autocast too, and gradients of their type."""
-    query, key, value = attention_inputs(dtype)
+    query, key, value = attention_inputs(dtype, length=length)
     with torch.autocast("cpu", dtype, enabled=autocast):
         heads, weights = fused_attention_forward(attention(), query, key, value, None, scaling=0.5)
     assert weights is None
@@ -129,14 +141,33 @@ def test_computed_in_float32(dtype: torch.dtype, autocast: bool) -> None:
     assert all(one.equal(other) for one, other in zip(found, expected, strict=True))
 
 
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_short_sentences_in_bfloat16(is_causal: bool) -> None:
+    """The plain formula in bfloat16 gives nearly what the kernel does in float32, its causal mask too, unseen keys
+    exactly nothing."""
+    query, key, value = attention_inputs(torch.bfloat16)
+    module = attention()
+    module.is_causal = is_causal
+    heads, weights = fused_attention_forward(module, query, key, value, None, scaling=0.5)
+    assert weights is None
+    assert heads.dtype == torch.bfloat16
+    exact = F.scaled_dot_product_attention(
+        query.float(), key.float(), value.float(), scale=0.5, is_causal=is_causal
+    ).transpose(1, 2)
+    assert same(heads, exact, 0.02)
+    [found] = torch.autograd.grad(heads[:, 0].sum(), value)
+    assert found[:, :, 1:].any() != is_causal
+
+
+@pytest.mark.parametrize("length", [SHORT, LONG])
 @pytest.mark.parametrize("additive", [False, True])
 @pytest.mark.parametrize("dtype", HALF)
-def test_masks_in_half_precision(dtype: torch.dtype, additive: bool) -> None:
-    """Boolean masks and added ones hide the same keys as in the plain formula."""
-    visible = torch.ones(2, 1, 5, 5, dtype=torch.bool).tril()
+def test_masks_in_half_precision(dtype: torch.dtype, additive: bool, length: int) -> None:
+    """Boolean masks and added ones hide the same keys as in the plain formula in float32."""
+    visible = torch.ones(2, 1, length, length, dtype=torch.bool).tril()
     visible[1, :, 1:, 0] = False
-    added = torch.zeros(2, 1, 5, 5, dtype=dtype).masked_fill(~visible, torch.finfo(dtype).min)
-    query, key, value = attention_inputs(dtype)
+    added = torch.zeros(visible.shape, dtype=dtype).masked_fill(~visible, torch.finfo(dtype).min)
+    query, key, value = attention_inputs(dtype, length=length)
     module = attention()
     heads, _ = fused_attention_forward(module, query, key, value, added if additive else visible, scaling=0.5)
     expected, _ = eager_attention_forward(
@@ -154,12 +185,15 @@ def test_double_precision_is_kept(calls: list[Call]) -> None:
 
 
 @pytest.mark.parametrize("skip", [False, True])
-def test_a_bfloat16_model_with_float_masks_trains(skip: bool, calls: list[Call]) -> None:
+@pytest.mark.parametrize(("length", "computed_in"), [(SHORT, []), (LONG, [{torch.float32}] * 6)], ids=str)
+def test_a_bfloat16_model_with_float_masks_trains(
+    length: int, computed_in: list[set[torch.dtype]], skip: bool, calls: list[Call]
+) -> None:
     """Additive 4D masks of the model's own type go with it; the gradients are nearly those of float32."""
-    inputs = batch()
+    inputs = batch(length)
     hidden = {
-        "attention_mask": inputs.pop("attention_mask")[:, None, None].eq(0).expand(-1, -1, 4, -1),
-        "decoder_attention_mask": torch.ones(2, 1, 4, 4, dtype=torch.bool).triu(diagonal=1),
+        "attention_mask": inputs.pop("attention_mask")[:, None, None].eq(0).expand(-1, -1, length, -1),
+        "decoder_attention_mask": torch.ones(2, 1, length, length, dtype=torch.bool).triu(diagonal=1),
     }
     gradients = []
     for dtype in (torch.float32, torch.bfloat16):
@@ -167,22 +201,24 @@ def test_a_bfloat16_model_with_float_masks_trains(skip: bool, calls: list[Call])
         masks = {name: mask.to(dtype) * torch.finfo(dtype).min for name, mask in hidden.items()}
         calls.clear()
         loss = model(**inputs, **masks, skip_logits=skip).loss
-        assert [call.types for call in calls] == [{torch.float32}] * 6
+        assert [call.types for call in calls] == ([{torch.float32}] * 6 if dtype == torch.float32 else computed_in)
         assert all(call.mask is not None and call.mask.dtype == torch.float32 for call in calls)
         gradients.append(torch.autograd.grad(loss, list(model.parameters())))
     assert {gradient.dtype for gradient in gradients[1]} == {torch.bfloat16}
     right, found = map(flat, gradients)
-    assert (found - right).norm() < 0.04 * right.norm()
+    assert (found - right).norm() < 0.12 * right.norm()
 
 
+@pytest.mark.parametrize("length", [SHORT, LONG])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_dropout_reaches_the_kernel(dtype: torch.dtype, calls: list[Call]) -> None:
-    """Attention dropout is the kernel's in training, and none in evaluation."""
+def test_attention_dropout(dtype: torch.dtype, length: int, calls: list[Call]) -> None:
+    """Attention dropout is in training, wherever it is computed, and not in evaluation."""
     model = scale(tiny(attention_dropout=0.5), 2).to(dtype)
     for training in (True, False):
         calls.clear()
-        one, other = (model.train(training)(**batch()).loss for _ in range(2))
-        assert {call.dropout for call in calls} == {0.5 if training else 0.0}
+        one, other = (model.train(training)(**batch(length)).loss for _ in range(2))
+        past_the_kernel = dtype == torch.bfloat16 and length == SHORT
+        assert {call.dropout for call in calls} == (set() if past_the_kernel else {0.5 if training else 0.0})
         assert (one == other) != training
 
 

@@ -46,6 +46,7 @@ CODE = {
     "modeling_vanilla_transformer.py",
     "pipeline_vanilla_transformer.py",
     "stopping_vanilla_transformer.py",
+    "unpadding_vanilla_transformer.py",
 }
 AUTO_MAP = {
     "AutoConfig": "configuration_vanilla_transformer.VanillaTransformerConfig",

@@ -81,25 +81,26 @@ class ProjectedCrossEntropy(torch.autograd.Function):
         bias_gradient = torch.zeros_like(bias, dtype=dtype) if bias is not None and wanted[2] else None
         total = states.new_zeros((), dtype=dtype)
         rows = max(1, CHUNK_ELEMENTS // weight.shape[0])
+        device = states.device.type
+        narrow = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
+        states, projection = states.to(narrow), weight.to(narrow)
         for chunk, chunk_labels in zip(states.split(rows), labels.split(rows), strict=True):
-            logits = F.linear(chunk, weight, bias if bias is None else bias[0])  # (n, V)
+            logits = F.linear(chunk, projection, bias if bias is None else bias[0])  # (n, V)
             log_p = logits.log_softmax(dim=-1, dtype=dtype)
             picked = log_p.gather(-1, chunk_labels[:, None]).sum()
             total -= (1 - epsilon) * picked + (epsilon * log_p.mean(dim=-1).sum() if epsilon else 0.0)
             if not any(wanted[:3]):
                 continue
             # d loss / d logits = softmax - the smoothed target
-            gradient = log_p.exp_()
-            if epsilon:
-                gradient -= epsilon / weight.shape[0]
-            gradient.scatter_add_(-1, chunk_labels[:, None], gradient.new_full((len(chunk), 1), epsilon - 1))
+            p = log_p.exp_()
+            p.scatter_add_(-1, chunk_labels[:, None], p.new_full((len(chunk), 1), epsilon - 1))
+            gradient = torch.sub(p, epsilon / weight.shape[0], out=logits)  # rounds to the type of the projection
             if bias_gradient is not None:
-                bias_gradient += gradient.sum(dim=0)
-            gradient = gradient.to(logits.dtype)
+                bias_gradient += p.sum(dim=0) - len(chunk) * epsilon / weight.shape[0]
             if wanted[0]:
-                state_gradients.append(gradient @ weight.to(logits.dtype))
+                state_gradients.append(gradient @ projection)
             if weight_gradient is not None:
-                weight_gradient += gradient.T @ chunk.to(logits.dtype)
+                weight_gradient += gradient.T @ chunk
         # Autograd gives them the dtypes of what they are gradients of.
         ctx.gradients = (torch.cat(state_gradients) if state_gradients else None, weight_gradient, bias_gradient)
         return total

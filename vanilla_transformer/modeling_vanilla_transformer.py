@@ -26,7 +26,7 @@ from transformers.modeling_outputs import (
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs, can_return_tuple, logging
+from transformers.utils import TransformersKwargs, can_return_tuple, is_tracing, logging
 from transformers.utils.deprecation import deprecate_kwarg
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
@@ -35,6 +35,7 @@ from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
 from .loss_vanilla_transformer import IGNORED_LABEL, label_smoothed_cross_entropy, projected_cross_entropy
 from .pipeline_vanilla_transformer import CUSTOM_PIPELINES
+from .unpadding_vanilla_transformer import attention_between, layout, needed_positions
 
 logger = logging.get_logger(__name__)
 
@@ -163,16 +164,31 @@ def eager_attention_forward(
 def fused_attention_forward(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """The same formula in torch's fused kernel. On a CPU its backward in half precision takes ten times that in
-    float32, so training computes it there in float32."""
+    """The same formula in torch's fused kernel.
+
+    On a CPU its backward in half precision takes ten times that in float32. Training there takes the plain formula in
+    bfloat16 while that needs less memory than copies in float32 do, and the kernel in float32 otherwise.
+    """
     attend = ALL_ATTENTION_FUNCTIONS["sdpa"]
     if query.device.type != "cpu" or query.dtype.itemsize >= 4 or not query.requires_grad:
         return attend(module, query, key, value, attention_mask, **kwargs)
+    if query.dtype == torch.bfloat16 and key.shape[2] <= 2 * key.shape[3]:
+        added = added_to_scores(attention_mask, query, key, bool(module.is_causal))
+        return eager_attention_forward(module, query, key, value, added, **kwargs)[0], None
     if attention_mask is not None and attention_mask.is_floating_point():
         attention_mask = attention_mask.float()
     with torch.autocast("cpu", enabled=False):
         heads, weights = attend(module, query.float(), key.float(), value.float(), attention_mask, **kwargs)
     return heads.to(query.dtype), weights
+
+
+def added_to_scores(mask: Tensor | None, query: Tensor, key: Tensor, is_causal: bool) -> Tensor | None:
+    """A mask of the fused kernel, for which `None` may mean a causal one, as the plain formula takes it."""
+    if mask is None and is_causal:
+        mask = torch.ones(1, 1, query.shape[2], key.shape[2], dtype=torch.bool, device=query.device).tril()
+    if mask is None or mask.is_floating_point():
+        return mask
+    return torch.zeros_like(mask, dtype=query.dtype).masked_fill_(~mask, torch.finfo(query.dtype).min)
 
 
 def attention_function(config: VanillaTransformerConfig) -> Callable[..., tuple[Tensor, Tensor | None]]:
@@ -482,6 +498,7 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
+        skip_padding: bool = False,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
         """Encode a source.
@@ -490,6 +507,7 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
             input_ids: (B, S), or `inputs_embeds` (B, S, d), not yet scaled.
             attention_mask: (B, S), 1 for real tokens, padding on either side; or a 4D mask of the attention function.
                 `None`: what is not `pad_token_id` in `input_ids`.
+            skip_padding: compute real positions only, as far as the mask tells them; the state of the others is 0.
 
         Returns:
             `last_hidden_state` (B, S, d); `hidden_states` and `attentions` of every layer on demand.
@@ -504,9 +522,12 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
 
         config = self.attention_config(kwargs.get("output_attentions"))
         mask = create_bidirectional_mask(config=config, inputs_embeds=hidden_states, attention_mask=attention_mask)
+        source = layout(attention_mask if skip_padding else None)
+        attend = attention_between(source, source, attention_function(config))
+        hidden_states = source.pack(hidden_states)
         for layer in self.layers:
-            hidden_states = layer(hidden_states, mask, attention_function=attention_function(config), **kwargs)
-        return BaseModelOutput(last_hidden_state=self.layer_norm(hidden_states))
+            hidden_states = layer(hidden_states, mask, attention_function=attend, **kwargs)
+        return BaseModelOutput(last_hidden_state=source.unpack(self.layer_norm(hidden_states)))
 
 
 def source_mask(
@@ -546,6 +567,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         cache: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
+        needed: Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """Decode a target, or the next tokens of one.
@@ -557,6 +579,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
             encoder_hidden_states, encoder_attention_mask: (B, S, d) and (B, S) of the source.
             cache: keys and values of the tokens before; filled in place.
             use_cache: return a cache, a new one if none was given.
+            needed: (B, T), the positions to compute, and what they see; the state of the others is 0. `None`: all.
 
         Returns:
             `last_hidden_state` (B, T, d), the cache, and on demand `hidden_states`, `attentions`, `cross_attentions`.
@@ -591,6 +614,11 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
             attention_mask=encoder_attention_mask,
             encoder_hidden_states=encoder_hidden_states,
         )
+        target, source = layout(needed), layout(None if needed is None else encoder_attention_mask)
+        attend = attention_between(target, source, attention_function(config))
+        hidden_states = target.pack(hidden_states)
+        if encoder_hidden_states is not None:
+            encoder_hidden_states = source.pack(encoder_hidden_states)
         for layer in self.layers:
             hidden_states = layer(
                 hidden_states,
@@ -598,11 +626,11 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
                 encoder_hidden_states,  # positional: re-entrant gradient checkpointing only sees those
                 encoder_mask,
                 cache=cache,
-                attention_function=attention_function(config),
+                attention_function=attend,
                 **kwargs,
             )
         return BaseModelOutputWithPastAndCrossAttentions(
-            last_hidden_state=self.layer_norm(hidden_states), **{CACHE_NAME: cache}
+            last_hidden_state=target.unpack(self.layer_norm(hidden_states)), **{CACHE_NAME: cache}
         )
 
 
@@ -646,12 +674,13 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         inputs_embeds: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
+        needed: Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqModelOutput:
         """Encode the source (B, S), unless `encoder_outputs` are given, and decode the target (B, T).
 
         Arguments and masks as in `VanillaTransformerEncoder.forward` and, with `decoder_` before the name, as in
-        `VanillaTransformerDecoder.forward`.
+        `VanillaTransformerDecoder.forward`; with `needed` the encoder skips padding too.
 
         Returns:
             `last_hidden_state` (B, T, d) of the decoder, the cache, and both stacks' states on demand.
@@ -666,7 +695,11 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         attention_mask = source_mask(attention_mask, input_ids, self.config)
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
-                input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                inputs_embeds=inputs_embeds,
+                skip_padding=needed is not None,
+                **kwargs,
             )
         elif not isinstance(encoder_outputs, BaseModelOutput):  # a plain tuple, as with `return_dict=False`
             encoder_outputs = BaseModelOutput(*encoder_outputs)
@@ -680,6 +713,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
             cache=cache,
             inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
+            needed=needed,
             **kwargs,
         )
         return Seq2SeqModelOutput(
@@ -787,6 +821,12 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
         """The decoder's input for `labels` (B, T): the start token, then all but the last; -100 becomes padding."""
         return shift_right(labels, self.config)
 
+    def returns_states(self, kwargs: TransformersKwargs) -> bool:
+        """Whether a call with these arguments returns the states or the weights of every layer."""
+        names = ("output_hidden_states", "output_attentions")
+        wanted = ((kwargs.get(name), getattr(self.config, name)) for name in names)
+        return any(default if given is None else given for given, default in wanted)
+
     @can_return_tuple
     @accepts_older_cache_name
     def forward(
@@ -814,21 +854,30 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
             num_items_in_batch: labels of all the batches that make one update; `None` means of this batch.
             epsilon_ls: label smoothing (§5.4), by the paper's name: transformers' trainers take for labels whatever
                 has "label" in its name.
-            skip_logits: return the loss without `logits`, which takes less time and much less memory.
+            skip_logits: return the loss without `logits`, which takes less time and much less memory. Padding is
+                not computed, save by compiled code or for states asked for: `encoder_last_hidden_state` is 0 there.
             The others: as in `VanillaTransformerModel.forward`.
 
         Returns:
             `logits` (B, T, V), `loss` (a scalar), the cache, and both stacks' states on demand.
 
         Raises:
-            ValueError: as `VanillaTransformerModel.forward`; or `skip_logits` without labels.
+            ValueError: as `VanillaTransformerModel.forward`; `skip_logits` without labels; labels of another shape
+                than the decoder's input.
         """
         if labels is None and skip_logits:
             raise ValueError("`skip_logits` leaves nothing to return without `labels`")
+        needed = None
         if labels is not None:
             use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+            target = decoder_input_ids if decoder_inputs_embeds is None else decoder_inputs_embeds
+            if target is not None and labels.shape != target.shape[:2]:
+                given = tuple(target.shape[:2])
+                raise ValueError(f"labels {tuple(labels.shape)} need as many positions of the decoder, got {given}")
+            if skip_logits and cache is None and not is_tracing(labels) and not self.returns_states(kwargs):
+                needed = needed_positions(labels, IGNORED_LABEL)
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -839,6 +888,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
             inputs_embeds=inputs_embeds,
             decoder_inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
+            needed=needed,
             **kwargs,
         )
         logits, loss, states = None, None, outputs.last_hidden_state
