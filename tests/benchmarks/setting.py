@@ -26,6 +26,7 @@ class Sizes:
     pairs: int = 30_000
     max_batch_tokens: int = 2048
     updates: int = 5
+    encoded_pairs: int = 200_000
     planned_pairs: int = 4_500_000
     decoding_vocab_size: int = 32_000
     lines: int = 96
@@ -33,7 +34,7 @@ class Sizes:
 
 
 FULL = Sizes()
-QUICK = Sizes(64, 1, 2, 128, 1000, 1000, 256, 3, 100_000, 1000, 8, 1)
+QUICK = Sizes(64, 1, 2, 128, 1000, 1000, 256, 3, 2000, 100_000, 1000, 8, 1)
 
 
 def require_text(name: str) -> Path:
