@@ -72,6 +72,15 @@ def test_gradients_of_packing() -> None:
     assert found.equal(real[..., None].expand(-1, -1, 4).double())
 
 
+def test_packing_keeps_no_rows() -> None:
+    """For the backward pass nothing is kept but where the rows are."""
+    kept: list[Tensor] = []
+    positions = Unpadded(torch.tensor([[True, False, True], [False, True, False]]))
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
+        positions.unpack(positions.pack(torch.randn(2, 3, 4, requires_grad=True)))
+    assert {x.dtype for x in kept} == {torch.int64}
+
+
 def test_a_mask_of_another_kind_tells_nothing() -> None:
     """Without a mask, or with a 4D one, the batch stays as it is."""
     x = torch.randn(2, 3, 4)

@@ -6,9 +6,24 @@ Shapes in comments: B sentences, T tokens of the longest, N real positions of al
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 AttentionFunction = Callable[..., tuple[Tensor, Tensor | None]]
+
+
+class PutBack(torch.autograd.Function):
+    """Rows (N, ...) at `indices` (N,) among zeros. torch's own gradient of that keeps the rows, which are large."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, indices: Tensor, length: int) -> Tensor:
+        ctx.save_for_backward(indices)
+        return rows.new_zeros(length, *rows.shape[1:]).index_copy_(0, indices, rows)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (indices,) = ctx.saved_tensors
+        return gradient.index_select(0, indices), None, None
 
 
 class Padded:
@@ -38,8 +53,7 @@ class Unpadded(Padded):
 
     def unpack(self, x: Tensor) -> Tensor:
         """(1, N, ...) -> (B, T, ...), 0 at padding."""
-        padded = x.new_zeros(self.shape.numel(), *x.shape[2:])
-        return padded.index_copy_(0, self.indices.to(x.device), x[0]).unflatten(0, self.shape)
+        return PutBack.apply(x[0], self.indices.to(x.device), self.shape.numel()).unflatten(0, self.shape)
 
 
 def layout(real: Tensor | None) -> Padded:
