@@ -75,8 +75,13 @@ def test_gradients_of_packing() -> None:
 def test_packing_keeps_no_rows() -> None:
     """For the backward pass nothing is kept but where the rows are."""
     kept: list[Tensor] = []
+
+    def keep(x: Tensor) -> Tensor:
+        kept.append(x)
+        return x
+
     positions = Unpadded(torch.tensor([[True, False, True], [False, True, False]]))
-    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
         positions.unpack(positions.pack(torch.randn(2, 3, 4, requires_grad=True)))
     assert {x.dtype for x in kept} == {torch.int64}
 
