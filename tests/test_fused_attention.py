@@ -159,6 +159,16 @@ def test_short_sentences_in_bfloat16(is_causal: bool) -> None:
     assert found[:, :, 1:].any() != is_causal
 
 
+def test_the_newest_token_sees_all() -> None:
+    """One query after keys of earlier steps: no mask means none, in bfloat16 with gradients too."""
+    query, key, value = attention_inputs(torch.bfloat16)
+    module = attention()
+    module.is_causal = True
+    heads, _ = fused_attention_forward(module, query[:, :, -1:], key, value, None, scaling=0.5)
+    expected = F.scaled_dot_product_attention(query[:, :, -1:].float(), key.float(), value.float(), scale=0.5)
+    assert same(heads, expected.transpose(1, 2), 0.02)
+
+
 @pytest.mark.parametrize("length", [SHORT, LONG])
 @pytest.mark.parametrize("additive", [False, True])
 @pytest.mark.parametrize("dtype", HALF)

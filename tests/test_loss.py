@@ -159,6 +159,17 @@ def test_chunks_under_autocast(states_dtype: torch.dtype, monkeypatch: pytest.Mo
         assert (gradient.float() - right).norm() < 0.01 * right.norm()
 
 
+def test_autocast_leaves_double_precision_alone() -> None:
+    """As it does everywhere: the loss and its gradients are float64's."""
+    labels, inputs = labels_of("some"), projection(dtype=torch.float64)
+    leaves = [leaf for leaf in inputs if leaf is not None]
+    expected = expected_loss(*inputs, labels, 0.1)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = projected_cross_entropy(*inputs, labels, 0.1)
+    assert (loss - expected).abs() < 1e-12
+    torch.testing.assert_close(torch.autograd.grad(loss, leaves), torch.autograd.grad(expected, leaves))
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_chunks_in_half_precision(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of half-precision tensors the loss is float32, and the sums over chunks are not rounded on the way."""

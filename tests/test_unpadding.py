@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounter
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
 from tests.tiny import pad, same, scale, tiny
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
-from vanilla_transformer.unpadding_vanilla_transformer import Unpadded, layout, needed_positions
+from vanilla_transformer.unpadding_vanilla_transformer import Layout, needed_positions
 
 SOURCES = [[11, 12, 13, 14, 2], [15, 2], [16, 17, 2]]
 TARGETS = [[21, 2], [22, 23, 24, 2], [25, 26, 2]]
@@ -52,7 +53,7 @@ def test_packing(shape: tuple[int, ...]) -> None:
     """Real positions in their order, as NumPy picks them; back in place they have zeros around them."""
     rng = np.random.default_rng(0)
     real, x = rng.random((3, 4)) < 0.5, rng.standard_normal(shape)
-    positions = Unpadded(torch.from_numpy(real))
+    positions = Layout(torch.from_numpy(real))
     packed = positions.pack(torch.from_numpy(x))
     assert packed.shape == (1, real.sum(), *shape[2:])
     assert np.array_equal(packed[0], x[real])
@@ -63,7 +64,7 @@ def test_packing(shape: tuple[int, ...]) -> None:
 def test_gradients_of_packing() -> None:
     """Those of real positions arrive, those of padding do not."""
     real = torch.tensor([[True, False, True], [False, True, False]])
-    positions = Unpadded(real)
+    positions = Layout(real)
     x = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
     packed = torch.randn(1, 3, 4, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(positions.pack, x)
@@ -80,7 +81,7 @@ def test_packing_keeps_no_rows() -> None:
         kept.append(x)
         return x
 
-    positions = Unpadded(torch.tensor([[True, False, True], [False, True, False]]))
+    positions = Layout(torch.tensor([[True, False, True], [False, True, False]]))
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
         positions.unpack(positions.pack(torch.randn(2, 3, 4, requires_grad=True)))
     assert {x.dtype for x in kept} == {torch.int64}
@@ -90,14 +91,14 @@ def test_a_mask_of_another_kind_tells_nothing() -> None:
     """Without a mask, or with a 4D one, the batch stays as it is."""
     x = torch.randn(2, 3, 4)
     for mask in (None, torch.ones(2, 1, 3, 3)):
-        assert layout(mask).pack(x) is x
-        assert layout(mask).unpack(x) is x
+        assert Layout(mask).pack(x) is x
+        assert Layout(mask).unpack(x) is x
 
 
 def test_what_is_needed() -> None:
     """What predicts a label, and all before it: labels may be hidden at the front and inside."""
     labels = torch.tensor([[5, 6, -100, -100], [-100, 5, -100, 6], [-100] * 4])
-    assert needed_positions(labels, -100).int().tolist() == [[1, 1, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0]]
+    assert needed_positions(labels).int().tolist() == [[1, 1, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0]]
 
 
 KINDS: list[dict[str, Any]] = [
@@ -141,6 +142,20 @@ def four_dimensions(inputs: dict[str, Any]) -> None:
     inputs |= {"attention_mask": source[:, None, None].expand(-1, 1, 6, -1), "decoder_attention_mask": target}
 
 
+def later_positions(inputs: dict[str, Any]) -> None:
+    """A mask that shows all of the target, what comes after the last label too."""
+    length = inputs["labels"].shape[1]
+    inputs["decoder_attention_mask"] = torch.ones(3, 1, length, length, dtype=torch.bool)
+
+
+def one_source(inputs: dict[str, Any]) -> None:
+    """One encoded source for all targets."""
+    torch.manual_seed(1)
+    states = torch.randn(1, inputs.pop("input_ids").shape[1], 16, dtype=torch.float64)
+    inputs["attention_mask"][:] = inputs["attention_mask"][1]
+    inputs["encoder_outputs"] = BaseModelOutput(last_hidden_state=states)
+
+
 def no_mask(inputs: dict[str, Any]) -> None:
     """The mask is made from the ids."""
     del inputs["attention_mask"]
@@ -167,6 +182,8 @@ def encoded(inputs: dict[str, Any]) -> None:
         sentence_without_labels,
         decoder_mask,
         four_dimensions,
+        later_positions,
+        one_source,
         no_mask,
         embeddings,
         encoded,
@@ -199,6 +216,12 @@ def test_fewer_rows_are_computed() -> None:
     rows = rows_of(net)
     net(**batch(), skip_logits=True)
     assert rows == [(1, SOURCE_TOKENS)] * 2 + [(1, TARGET_TOKENS)] * 2
+    keys: list[tuple[int, ...]] = []
+    net.get_submodule("model.decoder.layers.0.encoder_attn.k_proj").register_forward_pre_hook(
+        lambda _, inputs: keys.append(tuple(inputs[0].shape[:-1]))
+    )
+    net(**batch(), skip_logits=True)
+    assert keys == [(1, SOURCE_TOKENS)]
     rows.clear()
     net(**batch())
     assert rows == [(3, 6)] * 4
@@ -212,7 +235,8 @@ def test_states_are_whole_where_they_are_asked_for() -> None:
     for name in ("encoder_hidden_states", "decoder_hidden_states", "encoder_attentions", "cross_attentions"):
         torch.testing.assert_close(outputs[name], whole[name])
     net.config.output_hidden_states = True
-    assert net(**batch(), skip_logits=True).decoder_hidden_states[-1].shape == (3, 6, 16)
+    states = net(**batch(), skip_logits=True).decoder_hidden_states
+    assert [tuple(state.shape) for state in states] == [(3, 6, 16)] * 3
     assert net(**batch(), skip_logits=True, output_hidden_states=False).decoder_hidden_states is None
 
 
@@ -238,6 +262,17 @@ def test_compiled_code_computes_padding() -> None:
     rows.clear()
     assert same(compiled(**batch(), skip_logits=True).loss, expected, 1e-12)
     assert set(rows) == {(3, 6)}
+
+
+@pytest.mark.parametrize("part", ["encoder", "decoder"])
+def test_a_compiled_part_computes_padding(part: str) -> None:
+    """Nor where the encoder or the decoder alone is compiled: one graph, and the same loss."""
+    net = model()
+    expected = net(**batch(), skip_logits=True).loss
+    counter = CompileCounter()
+    getattr(net.model, part).compile(backend=counter)
+    assert same(net(**batch(), skip_logits=True).loss, expected, 1e-12)
+    assert counter.frame_count == 1
 
 
 def test_labels_of_another_shape() -> None:

@@ -81,9 +81,10 @@ class ProjectedCrossEntropy(torch.autograd.Function):
         bias_gradient = torch.zeros_like(bias, dtype=dtype) if bias is not None and wanted[2] else None
         total = states.new_zeros((), dtype=dtype)
         rows = max(1, CHUNK_ELEMENTS // weight.shape[0])
-        device = states.device.type
-        narrow = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
-        states, projection = states.to(narrow), weight.to(narrow)
+        device, projection = states.device.type, weight
+        if torch.is_autocast_enabled(device) and states.dtype != torch.float64:  # which autocast leaves alone
+            narrow = torch.get_autocast_dtype(device)
+            states, projection = states.to(narrow), weight.to(narrow)  # once for all chunks
         for chunk, chunk_labels in zip(states.split(rows), labels.split(rows), strict=True):
             logits = F.linear(chunk, projection, bias if bias is None else bias[0])  # (n, V)
             log_p = logits.log_softmax(dim=-1, dtype=dtype)

@@ -1,6 +1,7 @@
 """The Transformer of *Attention Is All You Need* (Vaswani et al. 2017, arXiv 1706.03762), to be read beside the paper.
 
-Shapes in comments: B sentences, S source tokens, T target tokens, h heads, d = d_model, V vocabulary entries.
+Shapes in comments: B sentences, S source tokens, T target tokens, h heads, d = d_model, V vocabulary entries. Where
+padding is not computed (`skip_logits`), layers see one sentence of all real tokens, between `pack` and `unpack`.
 """
 
 import copy
@@ -26,7 +27,7 @@ from transformers.modeling_outputs import (
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs, can_return_tuple, is_tracing, logging
+from transformers.utils import TransformersKwargs, can_return_tuple, logging
 from transformers.utils.deprecation import deprecate_kwarg
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
@@ -35,7 +36,7 @@ from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
 from .loss_vanilla_transformer import IGNORED_LABEL, label_smoothed_cross_entropy, projected_cross_entropy
 from .pipeline_vanilla_transformer import CUSTOM_PIPELINES
-from .unpadding_vanilla_transformer import attention_between, layout, needed_positions
+from .unpadding_vanilla_transformer import AttentionFunction, Layout, attention_between, needed_positions
 
 logger = logging.get_logger(__name__)
 
@@ -172,6 +173,7 @@ def fused_attention_forward(
     attend = ALL_ATTENTION_FUNCTIONS["sdpa"]
     if query.device.type != "cpu" or query.dtype.itemsize >= 4 or not query.requires_grad:
         return attend(module, query, key, value, attention_mask, **kwargs)
+    # For the backward pass: 6 bytes for each of S scores, or 16 for each of d_k numbers of query, key, value and head.
     if query.dtype == torch.bfloat16 and key.shape[2] <= 2 * key.shape[3]:
         added = added_to_scores(attention_mask, query, key, bool(module.is_causal))
         return eager_attention_forward(module, query, key, value, added, **kwargs)[0], None
@@ -184,14 +186,14 @@ def fused_attention_forward(
 
 def added_to_scores(mask: Tensor | None, query: Tensor, key: Tensor, is_causal: bool) -> Tensor | None:
     """A mask of the fused kernel, for which `None` may mean a causal one, as the plain formula takes it."""
-    if mask is None and is_causal:
+    if mask is None and is_causal and query.shape[2] > 1:  # a single query is the newest token, and sees all
         mask = torch.ones(1, 1, query.shape[2], key.shape[2], dtype=torch.bool, device=query.device).tril()
     if mask is None or mask.is_floating_point():
         return mask
     return torch.zeros_like(mask, dtype=query.dtype).masked_fill_(~mask, torch.finfo(query.dtype).min)
 
 
-def attention_function(config: VanillaTransformerConfig) -> Callable[..., tuple[Tensor, Tensor | None]]:
+def attention_function(config: VanillaTransformerConfig) -> AttentionFunction:
     if config._attn_implementation == "sdpa":
         return fused_attention_forward
     return ALL_ATTENTION_FUNCTIONS.get_interface(config._attn_implementation, eager_attention_forward)
@@ -242,7 +244,7 @@ class MultiHeadAttention(nn.Module):
         self,
         hidden_states: Tensor,
         attention_mask: Any,
-        attention_function: Callable[..., tuple[Tensor, Tensor | None]],
+        attention_function: AttentionFunction,
         encoder_hidden_states: Tensor | None = None,
         cache: Cache | None = None,
         **kwargs: Any,
@@ -522,7 +524,7 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
 
         config = self.attention_config(kwargs.get("output_attentions"))
         mask = create_bidirectional_mask(config=config, inputs_embeds=hidden_states, attention_mask=attention_mask)
-        source = layout(attention_mask if skip_padding else None)
+        source = Layout(attention_mask if skip_padding else None)
         attend = attention_between(source, source, attention_function(config))
         hidden_states = source.pack(hidden_states)
         for layer in self.layers:
@@ -614,7 +616,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
             attention_mask=encoder_attention_mask,
             encoder_hidden_states=encoder_hidden_states,
         )
-        target, source = layout(needed), layout(None if needed is None else encoder_attention_mask)
+        target, source = Layout(needed), Layout(None if needed is None else encoder_attention_mask)
         attend = attention_between(target, source, attention_function(config))
         hidden_states = target.pack(hidden_states)
         if encoder_hidden_states is not None:
@@ -855,7 +857,8 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
             epsilon_ls: label smoothing (§5.4), by the paper's name: transformers' trainers take for labels whatever
                 has "label" in its name.
             skip_logits: return the loss without `logits`, which takes less time and much less memory. Padding is
-                not computed, save by compiled code or for states asked for: `encoder_last_hidden_state` is 0 there.
+                not computed, so `encoder_last_hidden_state` is 0 there; it is in compiled code, and where a cache or a
+                4D decoder mask is given or states are asked for.
             The others: as in `VanillaTransformerModel.forward`.
 
         Returns:
@@ -876,8 +879,11 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
             if target is not None and labels.shape != target.shape[:2]:
                 given = tuple(target.shape[:2])
                 raise ValueError(f"labels {tuple(labels.shape)} need as many positions of the decoder, got {given}")
-            if skip_logits and cache is None and not is_tracing(labels) and not self.returns_states(kwargs):
-                needed = needed_positions(labels, IGNORED_LABEL)
+            # Keys and values that are given, states that are asked for and masks that may show later positions are
+            # those of the whole batch.
+            is_causal = decoder_attention_mask is None or decoder_attention_mask.dim() == 2
+            if skip_logits and cache is None and is_causal and not self.returns_states(kwargs):
+                needed = needed_positions(labels)
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,

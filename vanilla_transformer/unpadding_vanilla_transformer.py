@@ -8,6 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers.utils import is_tracing
+
+from .loss_vanilla_transformer import IGNORED_LABEL
 
 AttentionFunction = Callable[..., tuple[Tensor, Tensor | None]]
 
@@ -16,9 +19,12 @@ class PutBack(torch.autograd.Function):
     """Rows (N, ...) at `indices` (N,) among zeros. torch's own gradient of that keeps the rows, which are large."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, indices: Tensor, length: int) -> Tensor:
-        ctx.save_for_backward(indices)
+    def forward(rows: Tensor, indices: Tensor, length: int) -> Tensor:
         return rows.new_zeros(length, *rows.shape[1:]).index_copy_(0, indices, rows)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, int], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1])
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
@@ -26,52 +32,45 @@ class PutBack(torch.autograd.Function):
         return gradient.index_select(0, indices), None, None
 
 
-class Padded:
-    """The batch as it is."""
-
-    def pack(self, x: Tensor) -> Tensor:
-        return x
-
-    def unpack(self, x: Tensor) -> Tensor:
-        return x
-
-
-class Unpadded(Padded):
-    """The real positions of a batch as one sentence of N tokens.
+class Layout:
+    """A batch as it is, or its real positions as one sentence of N tokens.
 
     Args:
-        real: (B, T), what is not padding.
+        real: (B, T), what is not padding. As it is: `None`, a mask of another form, and any mask in code that is
+            compiled or traced, for which N is not a fixed number.
     """
 
-    def __init__(self, real: Tensor) -> None:
-        self.shape = real.shape
-        self.indices = real.flatten().nonzero()[:, 0]  # (N,)
+    def __init__(self, real: Tensor | None) -> None:
+        self.indices: Tensor | None = None
+        if real is not None and real.dim() == 2 and not is_tracing(real):
+            self.shape = real.shape
+            self.indices = real.flatten().nonzero()[:, 0]  # (N,)
 
     def pack(self, x: Tensor) -> Tensor:
-        """(B, T, ...) -> (1, N, ...)."""
-        return x.flatten(0, 1).index_select(0, self.indices.to(x.device))[None]
+        """(B, T, ...), or (1, T, ...) for all sentences alike, -> (1, N, ...)."""
+        if self.indices is None:
+            return x
+        x = x.expand(*self.shape, *x.shape[2:]).flatten(0, 1)
+        return x.index_select(0, self.indices.to(x.device))[None]
 
     def unpack(self, x: Tensor) -> Tensor:
         """(1, N, ...) -> (B, T, ...), 0 at padding."""
+        if self.indices is None:
+            return x
         return PutBack.apply(x[0], self.indices.to(x.device), self.shape.numel()).unflatten(0, self.shape)
 
 
-def layout(real: Tensor | None) -> Padded:
-    """How a batch is computed whose real positions are known (B, T), or not."""
-    return Padded() if real is None or real.dim() != 2 else Unpadded(real)
-
-
-def needed_positions(labels: Tensor, ignored: int) -> Tensor:
+def needed_positions(labels: Tensor) -> Tensor:
     """(B, T) -> (B, T): the positions that predict a label, and all before them, which they see."""
-    return labels.ne(ignored).flip(-1).cumsum(dim=-1).flip(-1) > 0
+    return labels.ne(IGNORED_LABEL).flip(-1).cumsum(dim=-1).flip(-1) > 0
 
 
-def attention_between(target: Padded, source: Padded, attend: AttentionFunction) -> AttentionFunction:
+def attention_between(target: Layout, source: Layout, attend: AttentionFunction) -> AttentionFunction:
     """`attend` for packed queries of the target, and keys of the target where it is causal, of the source elsewhere.
 
     The masks are those of the padded batch.
     """
-    if not (isinstance(target, Unpadded) or isinstance(source, Unpadded)):
+    if target.indices is None and source.indices is None:
         return attend
 
     def attention(
