@@ -1,40 +1,53 @@
 """Two processes (gloo, on the CPU) train as one does with the same batches in an update, and end together."""
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import distributed
 
 from tests import fsdp_step
 from tests.recipes import ROOT, SMALL_TRAINING, module_environment, write_recipe, write_text
 from tests.tiny import tiny
+from training.checkpoints import checkpoints
+from training.errors import InterruptionError
+from training.train import main
+from training.trainer import TranslationTrainer
 
 SOURCE = [f"the cat number {i} sleeps" + " well" * (i % 9) for i in range(97)]
 TARGET = [f"die Katze Nummer {i} schläft" + " gut" * (i % 7) for i in range(97)]
 
 
+def command(folder: Path, processes: int, *options: str) -> list[str]:
+    """The command line of a run of so many processes, its text beside the folder."""
+    launcher = ["-m", "torch.distributed.run", f"--nproc_per_node={processes}", "--standalone"]
+    argv = [sys.executable, *(launcher if processes > 1 else []), "-m", "training.train", str(folder.parent / "tiny")]
+    argv += ["--output_dir", str(folder), "--use_cpu", *options]
+    argv += ["--ddp_backend", "gloo"] if processes > 1 else []
+    for side, lines in (("source", SOURCE), ("target", TARGET)):
+        argv += [f"--train_{side}", write_text(folder.parent / f"train.{side}", lines)]
+        argv += [f"--validation_{side}", write_text(folder.parent / f"val.{side}", lines[:11])]
+    return argv
+
+
 def train(folder: Path, processes: int, *options: str) -> dict[str, object]:
     """Run the command on so many processes; the results, and what each update logged."""
-    launcher = ["-m", "torch.distributed.run", f"--nproc_per_node={processes}", "--standalone"]
-    command = [
-        sys.executable,
-        *(launcher if processes > 1 else []),
-        "-m",
-        "training.train",
-        str(folder.parent / "tiny"),
-    ]
-    command += ["--output_dir", str(folder), "--use_cpu", *options]
-    command += ["--ddp_backend", "gloo"] if processes > 1 else []
-    for side, lines in (("source", SOURCE), ("target", TARGET)):
-        command += [f"--train_{side}", write_text(folder.parent / f"train.{side}", lines)]
-        command += [f"--validation_{side}", write_text(folder.parent / f"val.{side}", lines[:11])]
     environment = {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"}
     done = subprocess.run(
-        command, cwd=folder.parent, env=environment, capture_output=True, text=True, timeout=300, check=False
+        command(folder, processes, *options),
+        cwd=folder.parent,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     state = json.loads((folder / "trainer_state.json").read_text())
@@ -64,6 +77,58 @@ def test_uneven_last_batches_do_not_hang(tmp_path: Path) -> None:
     trained = train(tmp_path / "run", 2, "--max_batch_tokens", "96", "--num_train_epochs", "2")
     updates = len(trained["losses"])  # type: ignore[arg-type]
     assert updates == 2 * 6
+
+
+def test_sigterm_ends_all_after_the_same_update_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    """Both processes save and end; the final weights are those of the run that was never ended."""
+    training = SMALL_TRAINING.replace("max_steps: 3", "max_steps: 40") + "save_steps: 1\n"
+    write_recipe(tmp_path / "tiny", training=training)
+    train(tmp_path / "unbroken", 2)
+    folder = tmp_path / "run"
+    process = subprocess.Popen(command(folder, 2), env=module_environment(), stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + 120
+    while len(checkpoints(folder)) < 2:
+        assert process.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.005)
+    process.terminate()  # the launcher, which sends it on
+    error = process.communicate(timeout=120)[1]
+    last = checkpoints(folder)[-1]
+    assert f"SIGTERM: saved {last}; the same command continues from there\n" in error
+    assert last.name != "checkpoint-40"
+    train(folder, 2)
+    assert (folder / "model.safetensors").read_bytes() == (tmp_path / "unbroken" / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("ending", ["finished", "trained", "saved"])
+def test_a_run_that_ends_leaves_the_process_group(
+    ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of a run, a signal after the last update, a signal before it: no thread of gloo's outlives it."""
+    write_recipe(tmp_path / "tiny")
+    argv = command(tmp_path / "run", 1, "--save_strategy", "no")
+    monkeypatch.setattr(sys, "argv", argv[2:])
+    stopped = {"finished": None, "trained": "save_model", "saved": "training_step"}[ending]
+    if stopped:
+        method = getattr(TranslationTrainer, stopped)
+
+        def interrupted(self: TranslationTrainer, *args: Any, **kwargs: Any) -> Any:
+            if self.state.global_step == (3 if ending == "trained" else 1):
+                signal.raise_signal(signal.SIGTERM)
+            return method(self, *args, **kwargs)
+
+        monkeypatch.setattr(TranslationTrainer, stopped, interrupted)
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+    try:
+        if stopped:
+            with pytest.raises(InterruptionError, match=f"SIGTERM: {ending}"):
+                main()
+        else:
+            main()
+        assert not distributed.is_initialized()
+    finally:
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
 
 
 def test_a_sharded_model_takes_the_same_step() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from training.average import average_checkpoints, last_checkpoints
 from training.checkpoints import Saving, checkpoints, read_json, remove_unscheduled
 from training.errors import InterruptionError, UsageError
+from training.interruption import leave_process_group
 from training.trainer import TranslationTrainer, TranslationTrainingArguments
 
 AVERAGING = "averaging.json"
@@ -63,6 +64,7 @@ def run_training(trainer: TranslationTrainer, folder: Path, checkpoint: Path | N
             if trainer.args.should_save:
                 remove_unscheduled(folder)
         if trainer.stop.received is not None:
+            leave_process_group()
             raise InterruptionError(trainer.stop.received, f"trained, saved {folder}; the same command evaluates it")
     return metrics
 

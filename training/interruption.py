@@ -78,5 +78,16 @@ class StopOnSignal(TrainerCallback):
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self._ending is not None:
+            leave_process_group()
             checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
             raise InterruptionError(self._ending, f"saved {checkpoint}; the same command continues from there")
+
+
+def leave_process_group() -> None:
+    """End what binds this process to the others; called when none of them waits for it any more.
+
+    gloo's threads may still hold tensors of Python's: at the interpreter's end that aborts the process now and then,
+    after all work is done (https://github.com/pytorch/pytorch/pull/179291).
+    """
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
