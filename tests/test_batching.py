@@ -1,7 +1,10 @@
 """Token batches (paper §5.1; B42)."""
 
+import math
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from training.batching import TokenBatchSampler
 
@@ -47,6 +50,35 @@ def test_tokens_and_padding_of_an_epoch() -> None:
     assert sampler.target_tokens() == sum(target) - target[7]
     assert sampler.padding_share() == pytest.approx(1 - real / padded)
     assert TokenBatchSampler([4, 4], [4, 4], 128).padding_share() == 0.0
+
+
+def text_lengths(n: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Lengths as of sentences: log-normal, the sides alike but for a fifth."""
+    rng = np.random.default_rng(0)
+    source = np.clip(rng.lognormal(math.log(28), 0.6, n), 2, 256).astype(np.int32)
+    return source, np.clip(source * rng.lognormal(0.0, 0.2, n), 2, 256).astype(np.int32)
+
+
+def test_a_large_corpus_leaves_little_padding() -> None:
+    """Both lengths tell pairs apart where there are many batches of each; a small corpus goes by the longer alone."""
+    source, target = text_lengths(200_000)
+    assert TokenBatchSampler(source, target, 512).padding_share() < 0.03
+    assert TokenBatchSampler(source[:4000], target[:4000], 512).padding_share() > 0.07
+
+
+def test_groups_are_large_enough_to_mix() -> None:
+    """Of two pairs in one batch, few are in one batch in the next epoch too."""
+    source, target = text_lengths(200_000)
+    sampler = TokenBatchSampler(source, target, 512)
+    batch_of = np.empty((2, len(source)), np.int64)  # epoch, pair → number of the batch
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        for number, batch in enumerate(sampler):
+            batch_of[epoch, batch] = number
+    rows = np.bincount(batch_of[0])
+    _, rows_again = np.unique(batch_of[0] * len(sampler) + batch_of[1], return_counts=True)
+    together = (rows_again * (rows_again - 1)).sum() / (rows * (rows - 1)).sum()
+    assert together < 1 / 16
 
 
 def test_a_pair_as_long_as_the_budget_fits() -> None:

@@ -6,12 +6,17 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
+# Both lengths tell groups apart only where each still fills this many batches: in smaller groups the same pairs would
+# meet every epoch, and text made of patterns, alike in length and in words, would be learnt badly.
+MIXED_BATCHES = 16
+
 
 class TokenBatchSampler(Sampler[list[int]]):
     """Batches of pairs of like length in which rows times longest, padding counted, fits a budget on each side.
 
-    Every pair that fits the budget comes exactly once an epoch; which pairs of one length go together, and the order
-    of the batches, are new every epoch and the same for a seed and an epoch. `len()` is exact.
+    Every pair that fits the budget comes exactly once an epoch; which pairs of like length go together, and the order
+    of the batches, are new every epoch and the same for a seed and an epoch. `len()` is exact. Like
+    length is that of the longer side; in a large corpus, of millions of pairs, that of the other side too.
 
     Of several processes each plans the same list of batches and takes every `num_replicas`-th of it, all equally many:
     where the batches do not come out even, the first of the epoch come again at its end.
@@ -45,7 +50,8 @@ class TokenBatchSampler(Sampler[list[int]]):
         target = np.asarray(target_lengths, dtype=np.int64)
         if len(source) != len(target):
             raise ValueError(f"{len(source)} source lengths, but {len(target)} target lengths")
-        fits = np.maximum(source, target) <= max_batch_tokens
+        longer = np.maximum(source, target)
+        fits = longer <= max_batch_tokens
         if not fits.any():
             raise ValueError(f"none of {len(source)} pairs fits `max_batch_tokens`={max_batch_tokens}: raise it")
         self.skipped = int((~fits).sum())
@@ -54,30 +60,36 @@ class TokenBatchSampler(Sampler[list[int]]):
         self.num_replicas = num_replicas
         self.rank = rank
         self.epoch = 0
-        self.source = source
-        self.target = target
+        self.source, self.target, self.longer = source, target, longer
         self.usable = np.flatnonzero(fits)
-        # Only the order among equals changes from epoch to epoch, so where a batch ends does not.
-        self.starts = self._batch_starts(self._by_length(self.usable), max_batch_tokens)
+        self.groups = self._groups_of_like_length(max_batch_tokens)
+        self.starts = self._batch_starts(max_batch_tokens)
 
-    def _by_length(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """By the longer side, longest first; pairs of one length stay as they come.
+    def _groups_of_like_length(self, max_batch_tokens: int) -> NDArray[np.int64]:
+        """The group of each usable pair, numbered from the shortest up.
 
-        Not by the shorter side too: batches of pairs that are alike in both are alike in what they say, and text made
-        of patterns is then learnt badly.
+        A group is of one length on the longer side, and of like length on the other where `MIXED_BATCHES` allow it.
         """
-        return indices[np.argsort(-np.maximum(self.source[indices], self.target[indices]), kind="stable")]
+        longer, difference = self.longer[self.usable], (self.source - self.target)[self.usable]
+        ordered = np.lexsort((difference, longer))
+        lengths, first, pairs = np.unique(longer[ordered], return_index=True, return_counts=True)
+        parts = np.maximum(1, pairs * lengths // (MIXED_BATCHES * max_batch_tokens))
+        place = np.arange(len(ordered)) - np.repeat(first, pairs)
+        part = place * np.repeat(parts, pairs) // np.repeat(pairs, pairs)
+        groups = np.empty_like(ordered)
+        groups[ordered] = np.repeat(np.cumsum(parts) - parts, pairs) + part
+        return groups
 
-    def _batch_starts(self, ordered: NDArray[np.int64], max_batch_tokens: int) -> list[int]:
+    def _in_groups(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The usable pairs group by group, longest first; those of one group in the given order."""
+        return self.usable[order[np.argsort(-self.groups[order], kind="stable")]]
+
+    def _batch_starts(self, max_batch_tokens: int) -> list[int]:
+        """Where each batch starts among the pairs in groups: the same in every epoch, as a group has one length."""
+        lengths = self.longer[self._in_groups(np.arange(len(self.usable)))]
         starts = [0]
-        longest_source = longest_target = 0
-        for i, (source, target) in enumerate(
-            zip(self.source[ordered].tolist(), self.target[ordered].tolist(), strict=True)
-        ):
-            longest_source, longest_target = max(longest_source, source), max(longest_target, target)
-            if (i + 1 - starts[-1]) * max(longest_source, longest_target) > max_batch_tokens:
-                starts.append(i)
-                longest_source, longest_target = source, target
+        while (end := starts[-1] + max_batch_tokens // int(lengths[starts[-1]])) < len(lengths):
+            starts.append(end)
         return starts
 
     def target_tokens(self) -> int:
@@ -98,8 +110,8 @@ class TokenBatchSampler(Sampler[list[int]]):
 
     def _batches(self, rng: np.random.Generator) -> list[NDArray[np.int64]]:
         """The batches of an epoch, longest pairs first."""
-        indices = rng.permutation(self.usable) if self.shuffle else self.usable
-        return np.split(self._by_length(indices), self.starts[1:])
+        order = rng.permutation(len(self.usable)) if self.shuffle else np.arange(len(self.usable))
+        return np.split(self._in_groups(order), self.starts[1:])
 
     def __iter__(self) -> Iterator[list[int]]:
         rng = np.random.default_rng((self.seed, self.epoch))
