@@ -6,7 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import torch
+
 ROOT = Path(__file__).resolve().parent.parent
+ON_CPU = ["--use_cpu"] if torch.accelerator.is_available() else []  # the default where there is nothing else
 
 SMALL_MODEL = {
     "model_type": "vanilla_transformer",

@@ -1,25 +1,20 @@
 """Two processes (gloo, on the CPU) train as one does with the same batches in an update, and end together."""
 
 import json
-import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import distributed
 
 from tests import fsdp_step
-from tests.recipes import ROOT, SMALL_TRAINING, module_environment, write_recipe, write_text
+from tests.left_threads import SIGNALS
+from tests.recipes import ON_CPU, ROOT, SMALL_TRAINING, module_environment, write_recipe, write_text
 from tests.tiny import tiny
 from training.checkpoints import checkpoints
-from training.errors import InterruptionError
-from training.train import main
-from training.trainer import TranslationTrainer
 
 SOURCE = [f"the cat number {i} sleeps" + " well" * (i % 9) for i in range(97)]
 TARGET = [f"die Katze Nummer {i} schläft" + " gut" * (i % 7) for i in range(97)]
@@ -29,8 +24,7 @@ def command(folder: Path, processes: int, *options: str) -> list[str]:
     """The command line of a run of so many processes, its text beside the folder."""
     launcher = ["-m", "torch.distributed.run", f"--nproc_per_node={processes}", "--standalone"]
     argv = [sys.executable, *(launcher if processes > 1 else []), "-m", "training.train", str(folder.parent / "tiny")]
-    argv += ["--output_dir", str(folder), "--use_cpu", *options]
-    argv += ["--ddp_backend", "gloo"] if processes > 1 else []
+    argv += ["--output_dir", str(folder), *ON_CPU, *options]
     for side, lines in (("source", SOURCE), ("target", TARGET)):
         argv += [f"--train_{side}", write_text(folder.parent / f"train.{side}", lines)]
         argv += [f"--validation_{side}", write_text(folder.parent / f"val.{side}", lines[:11])]
@@ -100,35 +94,17 @@ def test_sigterm_ends_all_after_the_same_update_and_the_same_command_goes_on(tmp
     assert (folder / "model.safetensors").read_bytes() == (tmp_path / "unbroken" / "model.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize("ending", ["finished", "trained", "saved"])
-def test_a_run_that_ends_leaves_the_process_group(
-    ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The end of a run, a signal after the last update, a signal before it: no thread of gloo's outlives it."""
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads have names to read on Linux")
+@pytest.mark.parametrize("ending", SIGNALS)
+def test_no_thread_of_the_group_outlives_the_command(ending: str, tmp_path: Path) -> None:
+    """The end of a run, a signal after the last update, a signal before it: such threads abort a process at exit."""
     write_recipe(tmp_path / "tiny")
-    argv = command(tmp_path / "run", 1, "--save_strategy", "no")
-    monkeypatch.setattr(sys, "argv", argv[2:])
-    stopped = {"finished": None, "trained": "save_model", "saved": "training_step"}[ending]
-    if stopped:
-        method = getattr(TranslationTrainer, stopped)
-
-        def interrupted(self: TranslationTrainer, *args: Any, **kwargs: Any) -> Any:
-            if self.state.global_step == (3 if ending == "trained" else 1):
-                signal.raise_signal(signal.SIGTERM)
-            return method(self, *args, **kwargs)
-
-        monkeypatch.setattr(TranslationTrainer, stopped, interrupted)
-    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
-    try:
-        if stopped:
-            with pytest.raises(InterruptionError, match=f"SIGTERM: {ending}"):
-                main()
-        else:
-            main()
-        assert not distributed.is_initialized()
-    finally:
-        if distributed.is_initialized():
-            distributed.destroy_process_group()
+    argv = command(tmp_path / "run", 2, "--save_strategy", "no")
+    place = argv.index("training.train")
+    argv[place : place + 1] = ["tests.left_threads", ending]
+    done = subprocess.run(argv, env=module_environment(), capture_output=True, text=True, timeout=300, check=False)
+    assert done.stderr.count("left: False []") == 2, done.stderr
+    assert ending == "finished" or f"SIGTERM: {ending}" in done.stderr
 
 
 def test_a_sharded_model_takes_the_same_step() -> None:

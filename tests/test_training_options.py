@@ -9,7 +9,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from tests.recipes import SMALL_TRAINING, write_recipe, write_text
+from tests.recipes import ON_CPU, SMALL_TRAINING, write_recipe, write_text
 from training.errors import UsageError
 from training.recipe import parse_recipe
 from training.train import TrainedModel, train
@@ -33,7 +33,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     ]
 
     def train_with(folder: str, *options: str) -> TrainedModel:
-        output = ["--output_dir", str(tmp_path / folder), "--disable_tqdm", "true", "--use_cpu"]
+        output = ["--output_dir", str(tmp_path / folder), "--disable_tqdm", "true", *ON_CPU]
         return train(parse_recipe([str(recipe), *text, *output, *options]))
 
     return train_with
@@ -56,6 +56,14 @@ def test_fp16_on_a_cpu_is_refused(run: Any) -> None:
     """transformers would train in float32 without a word."""
     with pytest.raises(UsageError, match="`fp16` needs an accelerator: on a CPU use `bf16`"):
         run("half", "--fp16", "true")
+
+
+def test_a_process_that_finds_no_other_is_refused(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would train alone, and so would the others, all into one folder."""
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UsageError, match="WORLD_SIZE is 2, but this process has no others: start them by torchrun"):
+        run("alone")
 
 
 @pytest.mark.parametrize("reentrant", ["true", "false"])

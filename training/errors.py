@@ -1,6 +1,7 @@
 """How the commands of this folder end when they cannot go on: one line on stderr and an exit status."""
 
 import errno
+import gc
 import os
 import signal
 import sys
@@ -42,19 +43,26 @@ def run_command(main: Callable[[], None]) -> None:
     """
     in_main_thread = threading.current_thread() is threading.main_thread()
     previous = signal.signal(signal.SIGTERM, _end_at_once) if in_main_thread else None
+    status, line = 0, ""
     try:
         main()
     except KeyboardInterrupt:
-        _exit(InterruptionError(signal.SIGINT, "ended"))
+        status, line = _ending(InterruptionError(signal.SIGINT, "ended"))
     except CommandError as error:
-        _exit(error)
+        status, line = _ending(error)
     except OSError as error:
         if error.errno not in DISK_FULL:
             raise
-        _exit(SavingError(f"{error}: free some space and run the same command again"))
+        status, line = _ending(SavingError(f"{error}: free some space and run the same command again"))
     finally:
         if in_main_thread:
             signal.signal(signal.SIGTERM, previous)
+    # Here no frame holds what `main` made. A model that several processes trained keeps gloo's threads, which now and
+    # then abort a process whose interpreter they outlive (https://github.com/pytorch/pytorch/pull/179291).
+    gc.collect()
+    if status:
+        tell(line)
+        sys.exit(status)
 
 
 def tell(message: str) -> None:
@@ -67,6 +75,5 @@ def _end_at_once(signum: int, frame: FrameType | None) -> None:
     raise InterruptionError(signum, "ended")
 
 
-def _exit(error: CommandError) -> None:
-    tell(str(error) if isinstance(error, InterruptionError) else f"error: {error}")
-    sys.exit(error.status)
+def _ending(error: CommandError) -> tuple[int, str]:
+    return error.status, str(error) if isinstance(error, InterruptionError) else f"error: {error}"

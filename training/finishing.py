@@ -63,9 +63,9 @@ def run_training(trainer: TranslationTrainer, folder: Path, checkpoint: Path | N
             trainer.save_state()
             if trainer.args.should_save:
                 remove_unscheduled(folder)
-        if trainer.stop.received is not None:
+        if received := trainer.stop.received_by_any(trainer.args):
             leave_process_group()
-            raise InterruptionError(trainer.stop.received, f"trained, saved {folder}; the same command evaluates it")
+            raise InterruptionError(received, f"trained, saved {folder}; the same command evaluates it")
     return metrics
 
 

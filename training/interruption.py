@@ -65,13 +65,17 @@ class StopOnSignal(TrainerCallback):
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._save_if_received(args, control)
 
-    def _save_if_received(self, args: Any, control: Any) -> None:
+    def received_by_any(self, args: Any) -> int:
+        """The number of the signal that came to any of the processes, which all ask; 0 for none."""
         received = self.received or 0
         if args.world_size > 1:
             agreed = torch.tensor(received, device=args.device)
             torch.distributed.all_reduce(agreed, torch.distributed.ReduceOp.MAX)
             received = int(agreed)
-        if received:
+        return received
+
+    def _save_if_received(self, args: Any, control: Any) -> None:
+        if received := self.received_by_any(args):
             self._ending = received
             self.unscheduled = not control.should_save
             control.should_save = True
@@ -84,10 +88,6 @@ class StopOnSignal(TrainerCallback):
 
 
 def leave_process_group() -> None:
-    """End what binds this process to the others; called when none of them waits for it any more.
-
-    gloo's threads may still hold tensors of Python's: at the interpreter's end that aborts the process now and then,
-    after all work is done (https://github.com/pytorch/pytorch/pull/179291).
-    """
+    """End what binds this process to the others; called when none of them waits for it any more."""
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()

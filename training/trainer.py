@@ -1,6 +1,7 @@
 """The paper's training (§5) as a `Seq2SeqTrainer`: token batches, optimizer and schedule, label smoothing, BLEU."""
 
 import math
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -99,7 +100,15 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         if self.early_stopping_patience:
             self.metric_for_best_model = self.metric_for_best_model or "bleu"
             self.restore_callback_states_from_checkpoint = True
+        # transformers asks for both by name; without them each of several processes would train alone.
+        processes = int(os.environ.get("WORLD_SIZE", "1"))
+        if not torch.accelerator.is_available():
+            self.use_cpu = True
+        if self.use_cpu and processes > 1:
+            self.ddp_backend = self.ddp_backend or "gloo"  # type: ignore[has-type]
         super().__post_init__()
+        if processes > 1 and self.world_size == 1:
+            raise ValueError(f"WORLD_SIZE is {processes}, but this process has no others: start them by torchrun")
         if noam:
             self.lr_scheduler_type = PaperSchedule.NOAM
         if self.fp16 and self.device.type == "cpu":
