@@ -184,6 +184,8 @@ def test_evaluation_is_one_number_whatever_the_batches(
     hypotheses = (tmp_path / "eval_hypotheses.txt").read_bytes().decode().removesuffix("\n").split("\n")
     alone = [trainer.translate([source])[0].replace("\r", " ").replace("\n", " ") for source, _ in PAIRS]
     assert hypotheses == alone
+    references = (tmp_path / "eval_references.txt").read_bytes().decode().removesuffix("\n").split("\n")
+    assert references == [target for _, target in PAIRS]
     expected = BLEU().corpus_score(trainer.translate([source for source, _ in PAIRS]), [[t for _, t in PAIRS]])
     assert metrics["eval_bleu"] == pytest.approx(expected.score)
     assert trainer.bleu_signature is not None

@@ -134,8 +134,8 @@ class TranslationTrainer(ResumableTrainer):
     - Schedule: `lr_scheduler_type="noam"` is the paper's, times `learning_rate`.
     - Evaluation: `<prefix>_loss` and `<prefix>_perplexity` per target token, `<prefix>_bleu` and `<prefix>_chrf` of
       the validation sentences translated with the model's generation config; the translations are kept in
-      `<prefix>_hypotheses.txt` of the output folder, in the order of the sentences, and those of each evaluation
-      in training in `hypotheses/<prefix>-<update>.txt`.
+      `<prefix>_hypotheses.txt` of the output folder, in the order of the sentences, beside the references for
+      `training.score`, and those of each evaluation in training in `hypotheses/<prefix>-<update>.txt`.
     - Log: beside transformers' numbers, target tokens a second and the share of padding.
     - Checkpoints and continuing from them: `ResumableTrainer`. A target tokenizer of its own is kept in
       `target_tokenizer` of each.
@@ -293,13 +293,14 @@ class TranslationTrainer(ResumableTrainer):
         pairs = self.pairs.get(metric_key_prefix, ())
         if pairs:
             hypotheses = self.translate([source for source, _ in pairs])
+            references = [target for _, target in pairs]
             if self.is_world_process_zero():
                 folder = Path(self.args.output_dir)
                 write_lines(folder / f"{metric_key_prefix}_hypotheses.txt", hypotheses)
+                write_lines(folder / f"{metric_key_prefix}_references.txt", references)
                 if self.is_in_train:
                     name = f"{metric_key_prefix}-{self.state.global_step}.txt"
                     write_lines(folder / "hypotheses" / name, hypotheses)
-            references = [target for _, target in pairs]
             metrics["bleu"], self.bleu_signature = corpus_bleu(
                 hypotheses, references, self.target_lang, self.tokenized
             )
