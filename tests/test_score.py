@@ -188,6 +188,33 @@ def test_chinese_is_split_into_characters(tmp_path: Path) -> None:
     assert "tok:zh" in signature
 
 
+@pytest.mark.parametrize("code", ["zh-CN", "zh_CN", "ZH", "zho", "zh-Hans-CN", "cmn"])
+def test_a_code_may_have_a_region_or_another_spelling(code: str) -> None:
+    hypotheses, references = ["我喜欢吃苹果和梨。"], ["我喜欢吃苹果和香蕉。"]
+    scores, expected = (score(hypotheses, [references], language) for language in (code, "zh"))
+    assert (scores["bleu"], scores["bleu_compound_split"]) == (expected["bleu"], None)
+    assert corpus_bleu(hypotheses, references, code) == corpus_bleu(hypotheses, references, "zh")
+    assert scores["settings"]["target_lang"] == code
+    with pytest.raises(UsageError, match=r"pip install 'sacrebleu\[ja\]'"):
+        corpus_bleu(hypotheses, references, "ja_JP")
+
+
+def test_a_region_is_nothing_to_the_tokenizer_of_compounds() -> None:
+    austrian, german = (score(HYPOTHESES, [REFERENCES], language) for language in ("de-AT", "de"))
+    assert austrian["bleu_compound_split"] == german["bleu_compound_split"]
+    assert "tok:moses-de|" in german["bleu_compound_split"]["signature"]
+
+
+@pytest.mark.parametrize("tokenized", [False, True])
+@pytest.mark.parametrize("code", ["German", "z", "de2", "-CN"])
+def test_what_is_no_language_code_is_refused(code: str, tokenized: bool) -> None:
+    message = rf"^language `{code}`: no code of ISO 639; write `de` for German, `zh` or `zh-CN` for Chinese$"
+    with pytest.raises(UsageError, match=message):
+        score(["a"], [["a"]], code, tokenized=tokenized)
+    with pytest.raises(UsageError, match=message):
+        corpus_bleu(["a"], ["a"], code, tokenized)
+
+
 def test_unequal_or_no_lines_are_refused() -> None:
     with pytest.raises(UsageError, match=r"3 hypotheses but 2 lines in reference 1"):
         score(["a", "b", "c"], [["a", "b"]])

@@ -9,6 +9,7 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from training.data import read_lines
 from training.finished_run import PICTURE, SPLITS, FinishedRun
+from training.languages import language_part
 from vanilla_transformer import VanillaTransformerConfig
 
 MARKER = "<!-- Made by `python -m training.publish`, which makes it anew. To keep your changes, remove this line. -->"
@@ -72,7 +73,7 @@ def card_data(run: FinishedRun, name: str, licence: str | None) -> ModelCardData
     """The card's metadata."""
     dataset = run.facts.get("hub_dataset")
     # The Hub takes codes of ISO 639 alone: `pt` for `pt-BR`.
-    languages = [code[0] for language in run.languages if (code := re.match(r"[a-z]{2,3}(?![^-_])", language))]
+    languages = [language for code in run.languages if (language := language_part(code))]
     results = [_result(run, prefix, metric) for prefix in run.scored for metric in _measured(run)]
     return ModelCardData(
         language=languages or None,

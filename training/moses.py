@@ -15,6 +15,7 @@ from tqdm.auto import tqdm
 from training.data import read_lines
 from training.errors import UsageError, run_command
 from training.files import write_lines
+from training.languages import check_language
 
 
 def moses_tokenizer(lang: str, lowercase: bool = False) -> Callable[[str], str]:
@@ -68,7 +69,7 @@ def main() -> None:
     parser.add_argument("action", choices=("tokenize", "detokenize"), help="tokenize normalises punctuation first")
     parser.add_argument("output_dir", metavar="OUTPUT_DIR", type=Path, help="folder of the results; made if missing")
     parser.add_argument("files", metavar="FILE", nargs="+", help="text, plain or .gz; its name stays, without .gz")
-    parser.add_argument("--lang", required=True, help="language of the text")
+    parser.add_argument("--lang", required=True, help="language code of the text")
     parser.add_argument("--lowercase", action="store_true", help="lowercase first (default: case stays)")
     arguments = parser.parse_args()
     if arguments.action == "detokenize":
@@ -77,7 +78,7 @@ def main() -> None:
         convert = moses_detokenizer
     else:
         convert = partial(moses_tokenizer, lowercase=arguments.lowercase)
-    for result in convert_files(convert(arguments.lang), arguments.files, arguments.output_dir):
+    for result in convert_files(convert(check_language(arguments.lang)), arguments.files, arguments.output_dir):
         print(result)
 
 

@@ -18,6 +18,7 @@ from sacrebleu.significance import PairedTest
 
 from training.data import read_lines
 from training.errors import UsageError, run_command
+from training.languages import check_language
 from training.metrics.compound_split_bleu.paper_bleu import CompoundSplitBLEU
 
 LANGUAGE_TOKENIZERS = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
@@ -48,7 +49,8 @@ def score(
     Args:
         hypotheses: one translation a line.
         references: one list for each set of reference translations, each as long as `hypotheses`.
-        target_lang: language code; Chinese, Japanese and Korean need words found first, others take `13a`.
+        target_lang: code of ISO 639, a region or script behind it counts for nothing; Chinese, Japanese and Korean
+            need words found first, others take `13a`.
         tokenized: the text is tokens already, with spaces between them: BLEU counts them as they are.
         confidence: add to each score its 95 % interval.
         baseline: the translations of another system, to test the difference with; adds the interval too.
@@ -60,7 +62,7 @@ def score(
         without a target language, and for those written without spaces.
 
     Raises:
-        UsageError: no lines, unequal numbers of lines, or a word finder that is not installed.
+        UsageError: no lines, unequal numbers of lines, no language code, or a word finder that is not installed.
     """
     if not hypotheses:
         raise UsageError("no hypotheses to score: the file is empty")
@@ -101,9 +103,10 @@ def bleu_metric(target_lang: str = "", tokenized: bool = False) -> BLEU:
     """BLEU with the tokenizer of the language, or of tokens as they are.
 
     Raises:
-        UsageError: that tokenizer needs a package that is not installed.
+        UsageError: there is no such language code, or that tokenizer needs a package that is not installed.
     """
-    tokenizer = "none" if tokenized else LANGUAGE_TOKENIZERS.get(target_lang, "13a")
+    language = check_language(target_lang)
+    tokenizer = "none" if tokenized else LANGUAGE_TOKENIZERS.get(language, "13a")
     try:
         return BLEU(tokenize=tokenizer, force=tokenized)
     except (ImportError, RuntimeError) as error:
@@ -150,10 +153,11 @@ def run_settings(hypotheses_file: str | Path) -> dict[str, Any]:
 
 
 def _compound_split_metric(target_lang: str, tokenized: bool) -> CompoundSplitBLEU | None:
-    if not tokenized and (not target_lang or target_lang in LANGUAGE_TOKENIZERS):
+    language = check_language(target_lang)
+    if not tokenized and (not language or language in LANGUAGE_TOKENIZERS):
         return None
     try:
-        return CompoundSplitBLEU(target_lang, tokenized)
+        return CompoundSplitBLEU(language, tokenized)
     except ImportError as error:
         raise UsageError("BLEU with compounds split needs another package: pip install sacremoses") from error
 
@@ -213,7 +217,7 @@ def main() -> None:
     parser.add_argument("hypotheses", help="translations, one a line, plain or .gz")
     parser.add_argument("references", nargs="+", help="reference translations, one file for each set")
     parser.add_argument(
-        "--target-lang", default="", help="language of the text, for the tokenizers (default: BLEU takes 13a's)"
+        "--target-lang", default="", help="language code of the text, for the tokenizers (default: BLEU takes 13a's)"
     )
     parser.add_argument(
         "--tokenized",
