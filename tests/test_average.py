@@ -1,6 +1,7 @@
 """Averaged checkpoints: the values, the choice of the last, and what is left alone (B47)."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +184,34 @@ def test_average_goes_into_the_folder_of_the_run(tmp_path: Path) -> None:
     assert set(after) == set(before) - shards | {"model.safetensors", "averaging.json"}
 
 
+def test_what_the_model_before_had_earned_goes(tmp_path: Path) -> None:
+    """Scores and translations of other weights would pass for those of the average; numbers of training stay true."""
+    run = save_checkpoint(tmp_path / "run", 9.0)
+    checkpoint = save_checkpoint(run / "checkpoint-1", 1.0)
+    training = {"train_loss": 5.5, "train_pairs": {"used": 7}}
+    earned = {"eval_bleu": 31.2, "test_chrf": 40.0, "bleu_signature": "tok:13a", "averaged_checkpoints": ["x"]}
+    (run / "all_results.json").write_text(json.dumps(training | earned))
+    for name in ("eval_hypotheses.txt", "test_hypotheses.txt", "test_references.txt", "curves.png"):
+        (run / name).write_text("text\n")
+    average_checkpoints(run, [checkpoint])
+    assert json.loads((run / "all_results.json").read_text()) == training
+    assert {path.name for path in run.glob("*.txt")} == {"test_references.txt"}
+    assert (run / "curves.png").is_file()
+
+
+def test_nothing_is_left_to_load_of_another_kind_of_model(tmp_path: Path) -> None:
+    """A target's tokenizer or decoding settings of the model before would be used with the new one."""
+    out = save_checkpoint(tmp_path / "out", 9.0)
+    (out / "notes.py").write_text("# somebody's\n")
+    checkpoint = save_checkpoint(tmp_path / "checkpoint-1", 1.0)
+    shutil.rmtree(checkpoint / "target_tokenizer")
+    (checkpoint / "generation_config.json").unlink()
+    average_checkpoints(out, [checkpoint])
+    expected = set(contents(checkpoint)) | {"averaging.json", "notes.py"}
+    assert set(contents(out)) == expected
+    assert not (out / "target_tokenizer").exists()
+
+
 def test_an_interruption_leaves_the_old_model_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folders = [save_checkpoint(tmp_path / f"checkpoint-{step}", float(step)) for step in (1, 2)]
     out = save_checkpoint(tmp_path / "out", 9.0)
@@ -216,11 +245,29 @@ def test_unreadable_checkpoints_are_refused(tmp_path: Path) -> None:
     cut.write_bytes(cut.read_bytes()[:-100])
     with pytest.raises(UsageError, match=r"checkpoint-2/model.safetensors cannot be read: "):
         average_checkpoints(tmp_path / "out", [good, cut.parent])
+    for damaged in ("{", "[]"):
+        (good / "config.json").write_text(damaged)
+        with pytest.raises(UsageError, match=r"checkpoint-1/config.json: "):
+            average_checkpoints(tmp_path / "out", [good])
     (good / "config.json").unlink()
     with pytest.raises(UsageError, match=r"checkpoint-1 has no config.json"):
         average_checkpoints(tmp_path / "out", [good])
     with pytest.raises(UsageError, match="is not a folder"):
         average_checkpoints(cut, [good])
+    with pytest.raises(UsageError, match=r"model.safetensors is not a folder"):
+        average_checkpoints(cut / "sub" / "sub", [good])
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [("{", "cannot be read as JSON"), ("[]", "holds no JSON object"), ("{}", "has no `weight_map`: save the model")],
+)
+def test_damaged_index_is_refused(tmp_path: Path, index: str, message: str) -> None:
+    sharded = save_checkpoint(tmp_path / "sharded", 1.0, max_shard_size="10KB")
+    (sharded / "model.safetensors.index.json").write_text(index)
+    with pytest.raises(UsageError, match=rf"sharded/model.safetensors.index.json: {message}"):
+        average_checkpoints(tmp_path / "out", [sharded])
     assert not (tmp_path / "out").exists()
 
 

@@ -190,12 +190,13 @@ def test_errors(
     assert [Path(folder, "text").read_text() for folder in ("a", "b")] == ["a\n", "b\n"]
 
 
+@pytest.mark.parametrize("below", ["", "sub", "sub/sub"])
 def test_a_file_in_the_folders_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    below: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An OUTPUT_DIR that is a file ends the command with one line that names it."""
     text, taken = write_text(tmp_path / "text", ["a"]), write_text(tmp_path / "taken", ["b"])
-    monkeypatch.setattr("sys.argv", ["moses", "tokenize", taken, text, "--lang", "en"])
+    monkeypatch.setattr("sys.argv", ["moses", "tokenize", str(Path(taken, below)), text, "--lang", "en"])
     with pytest.raises(SystemExit) as caught:
         run_command(moses.main)
     out, err = capsys.readouterr()

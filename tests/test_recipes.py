@@ -106,6 +106,17 @@ def test_command_writes_the_recipes_of_table_3(tmp_path: Path) -> None:
     assert done.stderr == "wrote 18 recipes, new/table3-a1 to new/table3-e\n"
 
 
+@pytest.mark.parametrize("below", ["", "sub"])
+def test_a_file_in_the_folders_place(below: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("text")
+    with pytest.raises(UsageError, match=r"file is not a folder$"):
+        write_recipes(tmp_path / "file" / below)
+    (tmp_path / ROWS[-1].folder).write_text("text")
+    with pytest.raises(UsageError, match=r"table3-e is not a folder$"):
+        write_recipes(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
 @pytest.mark.parametrize("option", ["average_last", "save_total_limit", "label_smoothing_factor"])
 def test_row_needs_what_it_changes(option: str, tmp_path: Path) -> None:
     """A base recipe without the option that a row changes would give a recipe that is not the row's."""

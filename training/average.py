@@ -21,12 +21,16 @@ from safetensors.torch import save_file
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from training.checkpoints import read_json
 from training.errors import UsageError, run_command
-from training.files import write_text
+from training.files import check_folder, read_object, write_text
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 TOKENIZER = "tokenizer* special_tokens_map.json added_tokens.json vocab* merges.txt *.spm *.model target_tokenizer/*"
 COPIED = ["config.json", "generation_config.json", "*.py", *TOKENIZER.split()]
+# Left from the model before, these would be loaded although the averaged one does not have them.
+REPLACED = ["generation_config.json", INDEX, "model-*-of-*.safetensors", *TOKENIZER.split()]
+RESULTS = "all_results.json"
 
 
 def last_checkpoints(run_dir: Path, n: int) -> list[Path]:
@@ -69,18 +73,19 @@ def average_checkpoints(output_dir: Path, checkpoints: Sequence[Path]) -> None:
     """Write the averaged model into a folder, which may exist, in place of the model there.
 
     Configs, tokenizers and code are the last checkpoint's; `averaging.json` says what was averaged. The new files are
-    first written whole under other names, so that an interruption leaves the old model as it was.
+    first written whole under other names, so that an interruption leaves the old model as it was. What the model
+    there had earned goes with it: scores and translations; the training command makes them again.
 
     Raises:
         UsageError: as `average_weights`; or the folder is one of the checkpoints, or the last has no `config.json`.
     """
     if output_dir.resolve() in [folder.resolve() for folder in checkpoints]:
         raise UsageError(f"{output_dir} is one of the checkpoints to average: give another folder for the result")
-    if output_dir.exists() and not output_dir.is_dir():
-        raise UsageError(f"{output_dir} is not a folder")
+    check_folder(output_dir)
     weights = average_weights(checkpoints)
     last = checkpoints[-1]
-    if not (last / "config.json").is_file():
+    config = read_object(last / "config.json")
+    if config is None:
         raise UsageError(f"{last} has no config.json")
     output_dir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".averaging-", dir=output_dir) as temporary:
@@ -88,16 +93,32 @@ def average_checkpoints(output_dir: Path, checkpoints: Sequence[Path]) -> None:
         for path in {path for pattern in COPIED for path in last.glob(pattern) if path.is_file()}:
             (new / path.relative_to(last)).parent.mkdir(exist_ok=True)
             shutil.copyfile(path, new / path.relative_to(last))
-        _set_dtype(new / "config.json", weights)
+        dtype = _dtype(weights)
+        if config.get("dtype", dtype) != dtype:
+            write_text(new / "config.json", json.dumps(config | {"dtype": dtype}, indent=2) + "\n")
         record = {"checkpoints": _names(checkpoints), "steps": [_step(folder) for folder in checkpoints]}
         write_text(new / "averaging.json", json.dumps(record, indent=2) + "\n")
         save_file(weights, new / WEIGHTS, metadata={"format": "pt"})
         files = [path.relative_to(new) for path in new.rglob("*") if path.is_file()]
+        _remove_results(output_dir)
         for file in sorted(files, key=lambda file: file.name == WEIGHTS):  # the weights last
             (output_dir / file).parent.mkdir(exist_ok=True)
             os.replace(new / file, output_dir / file)
-    for stale in (output_dir / INDEX, *output_dir.glob("model-*-of-*.safetensors")):
-        stale.unlink(missing_ok=True)
+    for stale in {path for pattern in REPLACED for path in output_dir.glob(pattern) if path.is_file()}:
+        if stale.relative_to(output_dir) not in files:
+            stale.unlink()
+    if (target := output_dir / "target_tokenizer").is_dir() and not any(target.iterdir()):
+        target.rmdir()  # an empty one would be loaded
+
+
+def _remove_results(folder: Path) -> None:
+    """Remove what is known of the model in a folder by its translations; what is known of its training stays."""
+    results = read_json(folder / RESULTS)
+    if isinstance(results, dict):
+        training = {name: value for name, value in results.items() if name.startswith("train_")}
+        write_text(folder / RESULTS, json.dumps(training, indent=4, sort_keys=True))
+    for hypotheses in folder.glob("*_hypotheses.txt"):
+        hypotheses.unlink()
 
 
 def _names(checkpoints: Sequence[Path]) -> list[str]:
@@ -116,8 +137,10 @@ def _open_weights(folder: Path, stack: ExitStack) -> dict[str, safe_open]:
     if (folder / WEIGHTS).is_file():
         paths = [folder / WEIGHTS]
     elif (folder / INDEX).is_file():
-        shards = json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values()
-        paths = [folder / shard for shard in sorted(set(shards))]
+        shards = (read_object(folder / INDEX) or {}).get("weight_map")
+        if not isinstance(shards, dict) or not shards:
+            raise UsageError(f"{folder / INDEX}: has no `weight_map`: save the model anew with `save_pretrained`")
+        paths = [folder / shard for shard in sorted(set(shards.values()))]
     elif any(folder.glob("pytorch_model*.bin")):
         raise UsageError(f"{folder} has weights in .bin files only: save them as safetensors with `save_pretrained`")
     else:
@@ -147,13 +170,10 @@ def _mean(name: str, opened: Sequence[dict[str, safe_open]]) -> Tensor:
     return (total / len(opened)).to(dtype)
 
 
-def _set_dtype(config_path: Path, weights: dict[str, Tensor]) -> None:
-    """Have the config name the dtype of the weights: `from_pretrained` casts to the one it names."""
+def _dtype(weights: dict[str, Tensor]) -> str:
+    """The dtype for the config to name: `from_pretrained` casts to that."""
     dtypes = [tensor.dtype for tensor in weights.values() if tensor.is_floating_point()]
-    widest = str(reduce(torch.promote_types, dtypes)).removeprefix("torch.")
-    config = json.loads(config_path.read_text(encoding="utf-8"))
-    if config.get("dtype", widest) != widest:
-        write_text(config_path, json.dumps(config | {"dtype": widest}, indent=2) + "\n")
+    return str(reduce(torch.promote_types, dtypes)).removeprefix("torch.")
 
 
 def main() -> None:
@@ -162,7 +182,8 @@ def main() -> None:
         usage="%(prog)s [-h] OUTPUT_DIR (--last N RUN_DIR | CHECKPOINT ...)",
         description="Average checkpoints of one model into a model that from_pretrained loads.",
     )
-    parser.add_argument("output_dir", metavar="OUTPUT_DIR", type=Path, help="folder of the result; a model there goes")
+    out_help = "folder of the result; a model there goes, with its scores and translations"
+    parser.add_argument("output_dir", metavar="OUTPUT_DIR", type=Path, help=out_help)
     parser.add_argument("folders", metavar="CHECKPOINT", nargs="+", type=Path, help="folders to average, or RUN_DIR")
     last_help = "average the N checkpoint-<step> folders of RUN_DIR with the highest steps (default: those given)"
     parser.add_argument("--last", metavar="N", type=int, help=last_help)

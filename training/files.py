@@ -1,8 +1,40 @@
-"""Writing files so that what was whole stays whole."""
+"""Writing files so that what was whole stays whole; what stands in the way, or is damaged, in one line."""
 
+import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
+
+from training.errors import UsageError
+
+
+def check_folder(folder: Path) -> None:
+    """See before any work that a folder is there or can be made.
+
+    Raises:
+        UsageError: a file has the place of it, or of one above it.
+    """
+    for path in (folder, *folder.parents):
+        if path.exists() and not path.is_dir():
+            raise UsageError(f"{path} is not a folder")
+
+
+def read_object(path: Path) -> dict[str, Any] | None:
+    """What a JSON file holds, `None` where there is no file.
+
+    Raises:
+        UsageError: it holds no JSON object.
+    """
+    if not path.exists():
+        return None
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: cannot be read as JSON ({error})") from error
+    if not isinstance(content, dict):
+        raise UsageError(f"{path}: holds no JSON object")
+    return content
 
 
 def write_text(path: Path, text: str) -> None:

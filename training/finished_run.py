@@ -9,7 +9,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from transformers.trainer import TRAINER_STATE_NAME
 
-from training.average import INDEX, WEIGHTS
+from training.average import INDEX, RESULTS, WEIGHTS
 from training.checkpoints import read_json
 from training.continuing import OPTIONS
 from training.errors import UsageError
@@ -19,7 +19,6 @@ from training.score import run_settings
 from vanilla_transformer import VanillaTransformerConfig
 
 SPLITS = {"test": "test", "eval": "validation"}  # by the prefix of their results
-RESULTS = "all_results.json"
 PICTURE = "curves.png"  # of `training.curves`, which needs matplotlib
 
 

@@ -14,7 +14,7 @@ from tqdm.auto import tqdm
 
 from training.data import read_lines
 from training.errors import UsageError, run_command
-from training.files import write_lines
+from training.files import check_folder, write_lines
 from training.languages import check_language
 
 
@@ -50,8 +50,7 @@ def convert_files(convert: Callable[[str], str], files: list[str], output_dir: P
     Raises:
         UsageError: a file cannot be read, or two files would become one, or a file itself; or the folder is none.
     """
-    if output_dir.exists() and not output_dir.is_dir():
-        raise UsageError(f"{output_dir} is not a folder")
+    check_folder(output_dir)
     results = [output_dir / Path(file).name.removesuffix(".gz") for file in files]
     for file, result in zip(files, results, strict=True):
         if results.count(result) > 1 or result.resolve() == Path(file).resolve():

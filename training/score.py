@@ -18,6 +18,7 @@ from sacrebleu.significance import PairedTest
 
 from training.data import read_lines
 from training.errors import UsageError, run_command
+from training.files import read_object
 from training.languages import check_language
 from training.metrics.compound_split_bleu.paper_bleu import CompoundSplitBLEU
 
@@ -140,8 +141,8 @@ def run_settings(hypotheses_file: str | Path) -> dict[str, Any]:
         UsageError: one of the two is not what its name says.
     """
     folder = Path(hypotheses_file).parent
-    decoding = _read_object(folder / "generation_config.json")
-    averaging = _read_object(folder / "averaging.json")
+    decoding = read_object(folder / "generation_config.json")
+    averaging = read_object(folder / "averaging.json")
     if decoding is not None:
         decoding = {name: decoding.get(name, silent) for name, silent in DECODING.items()}
     if averaging is not None and not isinstance(averaging.get("checkpoints"), list):
@@ -189,18 +190,6 @@ def _measure(
     if baseline is not None:
         measured["baseline"] = {"score": first.score, "p_value": last.p_value}
     return measured
-
-
-def _read_object(path: Path) -> dict[str, Any] | None:
-    if not path.exists():
-        return None
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: cannot be read as JSON ({error})") from error
-    if not isinstance(content, dict):
-        raise UsageError(f"{path}: holds no JSON object")
-    return content
 
 
 def _line(label: str, measured: dict[str, Any]) -> str:

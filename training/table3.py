@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from training.errors import UsageError, run_command, tell
-from training.files import write_text
+from training.files import check_folder, write_text
 
 HUB_CONFIGS = Path(__file__).resolve().parent.parent / "hub_configs"
 BASE_RECIPE = HUB_CONFIGS / "base-wmt14-en-de"
@@ -110,14 +110,15 @@ def write_recipes(folder: Path) -> list[Path]:
     """Write the recipe of every row into a folder of its own in `folder`: their paths.
 
     Raises:
-        UsageError: the base recipe lacks what a row changes.
+        UsageError: the base recipe lacks what a row changes, or a file is in the way.
     """
-    recipes = []
-    for row in ROWS:
-        recipes.append(folder / row.folder)
-        for name, text in recipe_files(row).items():
-            write_text(recipes[-1] / name, text)
-    return recipes
+    recipes = {row.folder: recipe_files(row) for row in ROWS}
+    for name in recipes:
+        check_folder(folder / name)
+    for name, files in recipes.items():
+        for file, text in files.items():
+            write_text(folder / name / file, text)
+    return [folder / name for name in recipes]
 
 
 def recipe_files(row: Row, base: Path = BASE_RECIPE) -> dict[str, str]:
