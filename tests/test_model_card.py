@@ -414,6 +414,9 @@ def test_run_from_before_facts_were_kept(tmp_path: Path) -> None:
         ({"num_beams": 6, "length_penalty": 1.5},
          "Beam search with 6 beams. Of two translations that one is better whose log-probability divided by L^1.5 is "
          "higher; L is its length in tokens, end token counted. "),
+        ({"max_length_margin": 5, "no_repeat_ngram_size": 3, "coverage_penalty": 0.2, "pad_token_id": 0},
+         "Greedy: the most probable token each time. A translation has at most 5 tokens more than its source. "
+         "Set besides: `coverage_penalty: 0.2`, `no_repeat_ngram_size: 3`. "),
     ],
 )  # fmt: skip
 def test_decoding(settings: dict[str, Any], text: str, tmp_path: Path) -> None:

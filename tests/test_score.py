@@ -278,21 +278,31 @@ def test_json_holds_every_setting(tmp_path: Path) -> None:
 
 def test_settings_of_a_run_that_left_little(tmp_path: Path) -> None:
     """What is not there is null; what a generation config leaves out is transformers' default."""
-    assert run_settings(tmp_path / "h") == {"decoding": None, "checkpoints_averaged": None}
-    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": 2, "num_beams": 5}))
-    assert run_settings(tmp_path / "h")["decoding"] == {
-        "num_beams": 5,
+    hypotheses = tmp_path / "eval_hypotheses.txt"
+    assert run_settings(hypotheses) == {"decoding": None, "checkpoints_averaged": None}
+    settings = {"num_beams": 5, "no_repeat_ngram_size": 3, "coverage_penalty": 0.2, "early_stopping": "never"}
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": 2, "max_length": None, **settings}))
+    assert run_settings(hypotheses)["decoding"] == {
         "length_penalty": 1.0,
         "length_penalty_kind": "power",
         "max_length_margin": None,
+        **settings,
     }
+
+
+def test_settings_of_translations_that_no_run_wrote_are_unknown(tmp_path: Path) -> None:
+    """They may be any search's and any model's, in a run's folder too."""
+    (tmp_path / "generation_config.json").write_text(json.dumps({"num_beams": 4}))
+    (tmp_path / "averaging.json").write_text(json.dumps({"checkpoints": ["checkpoint-1"]}))
+    for name, known in (("test_hypotheses.txt", True), ("greedy.txt", False), ("my_test_hypotheses.txt", False)):
+        assert [value is not None for value in run_settings(tmp_path / name).values()] == [known, known]
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}", '{"checkpoints": 5}'])
 def test_settings_that_cannot_be_read_are_named(tmp_path: Path, content: str) -> None:
     (tmp_path / "averaging.json").write_text(content)
     with pytest.raises(UsageError, match=r"averaging\.json"):
-        run_settings(tmp_path / "h")
+        run_settings(tmp_path / "test_hypotheses.txt")
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,8 @@ from training.average import INDEX, RESULTS, WEIGHTS
 from training.checkpoints import read_json
 from training.continuing import OPTIONS
 from training.errors import UsageError
-from training.finishing import averaged_checkpoints
 from training.run_facts import FACTS
-from training.score import run_settings
+from training.score import averaged_checkpoints, decoding_settings
 from vanilla_transformer import VanillaTransformerConfig
 
 SPLITS = {"test": "test", "eval": "validation"}  # by the prefix of their results
@@ -54,10 +53,10 @@ class FinishedRun:
             config = VanillaTransformerConfig.from_pretrained(folder).to_dict()
         except (OSError, TypeError, ValueError) as error:
             raise UsageError(f"{folder / 'config.json'}: {str(error).strip().splitlines()[0]}") from error
-        decoding = run_settings(folder / "generation_config.json")["decoding"]
+        decoding, averaged = decoding_settings(folder), averaged_checkpoints(folder)
         held = [read_json(folder / name) for name in (OPTIONS, RESULTS, TRAINER_STATE_NAME, FACTS)]
         known = [content if isinstance(content, dict) else {} for content in held]
-        return cls(folder, config, decoding, averaged_checkpoints(folder) or [], *known)
+        return cls(folder, config, decoding, averaged or [], *known)
 
     @property
     def languages(self) -> list[str]:

@@ -10,6 +10,7 @@ from huggingface_hub import EvalResult, ModelCardData
 from training.data import read_lines
 from training.finished_run import PICTURE, SPLITS, FinishedRun
 from training.languages import language_part
+from training.score import DECODING
 from vanilla_transformer import VanillaTransformerConfig
 
 MARKER = "<!-- Made by `python -m training.publish`, which makes it anew. To keep your changes, remove this line. -->"
@@ -315,6 +316,8 @@ def _decoding(run: FinishedRun) -> str:
         )
     if margin is not None:
         text += f" A translation has at most {margin:,} tokens more than its source."
+    if other := [f"`{name}: {value}`" for name, value in run.decoding.items() if name not in DECODING]:
+        text += f" Set besides: {', '.join(other)}."
     return f"## Decoding\n\n{text} `generation_config.json` has these settings; an argument of a call goes over them."
 
 

@@ -25,9 +25,11 @@ from training.metrics.compound_split_bleu.paper_bleu import CompoundSplitBLEU
 LANGUAGE_TOKENIZERS = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
 LABELS = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER", "bleu_compound_split": "BLEU, compounds split"}
 RESAMPLES = 1000
+RUN_HYPOTHESES = ("eval_hypotheses.txt", "test_hypotheses.txt")  # of the model at the top of a run's folder
 
 # What decides a translation beside the model, and what holds where a generation config says nothing of it.
 DECODING = {"num_beams": 1, "length_penalty": 1.0, "length_penalty_kind": "power", "max_length_margin": None}
+NOT_OF_THE_SEARCH = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id", "transformers_version")
 
 
 def score(
@@ -131,26 +133,46 @@ def corpus_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[f
     return measured["score"], measured["signature"]
 
 
+def decoding_settings(folder: Path) -> dict[str, Any] | None:
+    """What the `generation_config.json` of a folder says of the search; `None` without such a file.
+
+    Raises:
+        UsageError: the file is damaged.
+    """
+    settings = read_object(folder / "generation_config.json")
+    if settings is None:
+        return None
+    said = {name: value for name, value in settings.items() if value is not None and name not in NOT_OF_THE_SEARCH}
+    return DECODING | said
+
+
+def averaged_checkpoints(folder: Path) -> list[str] | None:
+    """The names of the checkpoints whose average the model in a folder is; `None` without an `averaging.json`.
+
+    Raises:
+        UsageError: the file is damaged.
+    """
+    averaging = read_object(folder / "averaging.json")
+    if averaging is not None and not isinstance(averaging.get("checkpoints"), list):
+        raise UsageError(f"{folder / 'averaging.json'}: has no list of `checkpoints`; mend or remove it")
+    return None if averaging is None else averaging["checkpoints"]
+
+
 def run_settings(hypotheses_file: str | Path) -> dict[str, Any]:
-    """How the translations in a run's folder were made: `{"decoding": {...}, "checkpoints_averaged": n}`.
+    """How a training run made its translations: `{"decoding": {...}, "checkpoints_averaged": n}`.
 
     The first is read from the `generation_config.json` beside the file, the second from the `averaging.json`; None
-    stands for a file that is not there.
+    stands for a file that is not there. Both are None for translations that no run wrote, whatever lies beside them.
 
     Raises:
         UsageError: one of the two is not what its name says.
     """
-    folder = Path(hypotheses_file).parent
-    decoding = read_object(folder / "generation_config.json")
-    averaging = read_object(folder / "averaging.json")
-    if decoding is not None:
-        decoding = {name: decoding.get(name, silent) for name, silent in DECODING.items()}
-    if averaging is not None and not isinstance(averaging.get("checkpoints"), list):
-        raise UsageError(f"{folder / 'averaging.json'}: has no list of `checkpoints`; mend or remove it")
-    return {
-        "decoding": decoding,
-        "checkpoints_averaged": None if averaging is None else len(averaging["checkpoints"]),
-    }
+    path = Path(hypotheses_file)
+    if path.name not in RUN_HYPOTHESES:
+        return {"decoding": None, "checkpoints_averaged": None}
+    averaged = averaged_checkpoints(path.parent)
+    number = None if averaged is None else len(averaged)
+    return {"decoding": decoding_settings(path.parent), "checkpoints_averaged": number}
 
 
 def _compound_split_metric(target_lang: str, tokenized: bool) -> CompoundSplitBLEU | None:
