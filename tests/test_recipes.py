@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -74,6 +75,38 @@ def test_list_of_recipes_names_no_other() -> None:
     text = (HUB_CONFIGS / "README.md").read_text(encoding="utf-8")
     named = re.findall(r"\]\(([\w-]+)\)", text) + re.findall(r"hub_configs/([a-z][\w-]*)", text)
     assert set(named) == {path.name for path in RECIPES}
+
+
+def printed_options() -> list[str]:
+    """What the cards and their list say behind `training.train`, and options that stand alone, behind a recipe."""
+    pages = [HUB_CONFIGS / "README.md", *(folder / "README.md" for folder in RECIPES)]
+    blocks = [
+        block for page in pages for block in re.findall(r"^```\n(.*?)^```", page.read_text("utf-8"), re.M | re.S)
+    ]
+    lines = [line.strip() for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    commands = [line.partition(" -m training.train ")[2] for line in lines if " -m training.train " in line]
+    return list(
+        dict.fromkeys(commands + [f"hub_configs/quickstart {line}" for line in lines if line.startswith("--")])
+    )
+
+
+@pytest.mark.parametrize("options", printed_options())
+def test_printed_commands_can_be_read(options: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    recipe = parse_recipe(shlex.split(options.replace("--ddp_backend gloo", "")))  # which needs a launcher's processes
+    assert recipe.folder.parent.name == "hub_configs"
+    assert bool(recipe.arguments.fsdp) == ("--fsdp" in options)
+
+
+@pytest.mark.parametrize("folder", [path for path in RECIPES if "wmt14" in path.name or "table3" in path.name])
+def test_card_of_a_papers_recipe_says_how_to_score_its_run(folder: Path) -> None:
+    """With the run's own translations and references, of the test set or, for Table 3, the development set."""
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    prefix = "eval" if "table3" in folder.name else "test"
+    files = [f"runs/{folder.name}/{prefix}_{side}.txt" for side in ("hypotheses", "references")]
+    assert re.findall(r"runs/\S+", card) == files
+    language = parse_recipe([str(folder)]).data.target_lang
+    assert re.search(rf"^python -m training\.score .*(\\\n.*)?--target-lang {language}\b", card, flags=re.MULTILINE)
 
 
 def test_the_two_recipes_of_the_contract_are_there() -> None:
