@@ -486,6 +486,17 @@ def test_recipe_text_without_metadata_and_title() -> None:
     assert recipe_text("") == ""
 
 
+def test_results_of_a_recipe_are_on_no_other_runs_card() -> None:
+    """What its own run reached stands below a heading, or in a row, that no other card takes over."""
+    card = "# A\n\nWords.\n\n| | BLEU |\n|---|---|\n| the paper | 27.3 |\n| this recipe | 26.9 |\n\n"
+    assert recipe_text(card + "## Results\n\n12 minutes.\n\n### More\n\n13\n\n## Use\n\nSo.\n") == (
+        "Words.\n\n| | BLEU |\n|---|---|\n| the paper | 27.3 |\n\n### Use\n\nSo."
+    )
+    for recipe in RECIPES:
+        text = recipe_text((recipe / "README.md").read_text(encoding="utf-8"))
+        assert not re.search(r"version:|\d+ min |AMD|40\.75|99\.3", text), recipe
+
+
 def test_facts_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import transformers
 

@@ -214,10 +214,11 @@ def _recipe(run: FinishedRun) -> str:
 
 
 def recipe_text(card: str) -> str:
-    """A recipe's card as a section of another, which has metadata, a title and scores of its own."""
+    """A recipe's card as a section of another, which has metadata, a title and results of its own."""
     body = re.sub(r"\A---\n.*?^---\n", "", card, flags=re.DOTALL | re.MULTILINE)
     body = re.sub(r"\A\s*# .*\n", "", body)
     body = re.sub(r"^\| this recipe \|.*\n", "", body, flags=re.MULTILINE)
+    body = re.sub(r"^## Results\n.*?(?=^## |\Z)", "", body, flags=re.DOTALL | re.MULTILINE)
     parts = re.split(r"(^```.*?^```)", body, flags=re.DOTALL | re.MULTILINE)
     below = [part if part.startswith("```") else re.sub(r"^#", "##", part, flags=re.MULTILINE) for part in parts]
     return "".join(below).strip()
