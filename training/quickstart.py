@@ -6,7 +6,7 @@ python -m training.quickstart [--option value ...]
 import sys
 from pathlib import Path
 
-from training.errors import run_command, tell
+from training.errors import UsageError, run_command, tell
 from training.recipe import parse_recipe
 from training.train import TrainedModel, train
 
@@ -36,8 +36,11 @@ def report(trained: TrainedModel) -> str:
 
 
 def main() -> None:
+    recipe = parse_recipe([str(RECIPE), *sys.argv[1:]])
+    if recipe.data.dataset != "builtin":
+        raise UsageError(f"the quickstart is about the built-in corpus; other text: python -m training.train {RECIPE}")
     tell("Training a small English-German model on the built-in corpus: some minutes on a laptop.")
-    print(report(train(parse_recipe([str(RECIPE), *sys.argv[1:]]))))
+    print(report(train(recipe)))
 
 
 if __name__ == "__main__":
