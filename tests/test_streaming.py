@@ -76,6 +76,25 @@ def test_only_a_block_is_shuffled_together(batches: Any, tokenizer: PreTrainedTo
     assert taken != PAIRS[:20]
 
 
+@pytest.mark.parametrize("buffer_size", [3, 10, 16, 50])
+def test_a_block_is_what_the_buffer_holds(
+    batches: Any, tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch, buffer_size: int
+) -> None:
+    """However many pairs are encoded at once; and the next block begins where it ends."""
+    monkeypatch.setattr("training.streaming.ENCODED_AT_ONCE", 10)
+    blocks: dict[int, list[Pair]] = {}
+    made, starts = batches(buffer_size=buffer_size), {}
+    for number, batch in enumerate(made, start=1):
+        position = made.position_after(number - 1)
+        if position.epoch:
+            break
+        blocks.setdefault(position.block, []).extend(texts(batch, tokenizer))
+        starts[position.block] = position.pair
+    expected = [PAIRS[i : i + buffer_size] for i in range(0, len(PAIRS), buffer_size)]
+    assert [sorted(pairs) for pairs in blocks.values()] == [sorted(pairs) for pairs in expected]
+    assert list(starts.values()) == list(range(0, len(PAIRS), buffer_size))
+
+
 def test_order_is_the_seeds(batches: Any) -> None:
     first, again = (list(islice(batches(seed=5), 60)) for _ in range(2))
     assert first == again

@@ -123,15 +123,14 @@ class StreamedBatches(IterableDataset[list[Ids]]):
             encoded = self.encoder(batch)
             for source, target, verdict in zip(*(encoded[n] for n in ("input_ids", "labels", "verdict")), strict=True):
                 counts[verdict] += 1
-                if verdict != Verdict.USED:
-                    continue
-                if max(len(source), len(target)) > self.max_batch_tokens:
-                    counts[-1] += 1
-                else:
-                    pairs.append({"input_ids": source, "labels": target})
-            if sum(counts[: len(Verdict)]) >= self.buffer_size:
-                yield pairs, counts
-                pairs, counts = [], [0] * (len(Verdict) + 1)
+                if verdict == Verdict.USED:
+                    if max(len(source), len(target)) > self.max_batch_tokens:
+                        counts[-1] += 1
+                    else:
+                        pairs.append({"input_ids": source, "labels": target})
+                if sum(counts[: len(Verdict)]) == self.buffer_size:
+                    yield pairs, counts
+                    pairs, counts = [], [0] * (len(Verdict) + 1)
         if sum(counts):
             yield pairs, counts
 
