@@ -71,7 +71,8 @@ def test_undecodable_bytes_name_file_and_line(tmp_path: Path) -> None:
 def test_unreadable_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "fake.gz").write_text("not packed\n")
     (tmp_path / "cut.gz").write_bytes(gzip.compress(b"some text\n" * 1000)[:-12])
-    for name in ("fake.gz", "cut.gz"):
+    (tmp_path / "damaged.gz").write_bytes(gzip.compress(b"some text\n")[:10] + b"\xff" * 20)
+    for name in ("fake.gz", "cut.gz", "damaged.gz"):
         with pytest.raises(UsageError, match=f"{name}: cannot be read"):
             list(read_lines(tmp_path / name))
     with pytest.raises(UsageError, match=r"absent\.txt: no such file"):

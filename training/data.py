@@ -3,6 +3,7 @@
 import glob
 import gzip
 import hashlib
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -113,7 +114,7 @@ def read_lines(path: str | Path) -> Iterator[str]:
                 yield line.removesuffix("\r") if raw.endswith(b"\n") else line
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: line {number} is not UTF-8 ({error.reason}): convert the file") from error
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise UsageError(f"{path}: cannot be read ({error})") from error
 
 
