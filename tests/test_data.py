@@ -257,12 +257,30 @@ def test_a_configuration_must_be_chosen_where_there_are_several(cache: Path, tmp
         load_corpus(DataOptions(dataset=name), seed=0)
 
 
-def test_missing_text_in_a_data_set_is_empty(cache: Path, tmp_path: Path) -> None:
-    write_text(tmp_path / "train.jsonl", [json.dumps({"translation": {"de": "x", "en": t}}) for t in (None, "y")])
-    write_text(tmp_path / "test.jsonl", [json.dumps({"translation": {"de": t, "en": "y"}}) for t in (None, "z")])
-    corpus = load_corpus(DataOptions(dataset=str(tmp_path), source_lang="de", target_lang="en"), seed=0)
-    assert train_pairs(corpus) == [("x", ""), ("x", "y")]
-    assert corpus.test == [("", "y"), ("z", "y")]
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+@pytest.mark.parametrize("streaming", [False, True], ids=["at once", "streaming"])
+def test_missing_text_in_a_data_set_is_empty(cache: Path, tmp_path: Path, streaming: bool, ending: str) -> None:
+    """A language, or a whole row: null everywhere; of JSON also left out."""
+    rows: list[dict[str, object]] = [{"translation": {"de": "x", "en": t}} for t in ("y", None)]
+    rows += [{"translation": None}, {"translation": {"de": "z", "en": "y"}}]
+    if ending == "jsonl":
+        rows += [{"translation": {"en": "w"}}, {"translation": {}}, {"id": 3}]
+    for split in ("train", "validation", "test"):
+        if ending == "jsonl":
+            write_text(tmp_path / f"{split}.jsonl", [json.dumps(row) for row in rows])
+        else:
+            datasets.Dataset.from_list(rows).to_parquet(tmp_path / f"{split}.parquet")
+    options = DataOptions(dataset=str(tmp_path), source_lang="de", target_lang="en", streaming=streaming)
+    corpus = load_corpus(options, seed=0)
+    expected = [("x", "y"), ("x", ""), ("", ""), ("z", "y"), ("", "w"), ("", ""), ("", "")][: len(rows)]
+    assert train_pairs(corpus) == corpus.validation == corpus.test == expected
+
+
+@pytest.mark.parametrize("streaming", [False, True], ids=["at once", "streaming"])
+def test_text_that_is_a_number_in_some_rows_is_refused(cache: Path, tmp_path: Path, streaming: bool) -> None:
+    write_text(tmp_path / "train.jsonl", [json.dumps({"translation": {"de": "x", "en": t}}) for t in ("y", 3)])
+    with pytest.raises(UsageError, match=f"^--dataset {tmp_path}: "):
+        load_corpus(DataOptions(dataset=str(tmp_path), streaming=streaming), seed=0)
 
 
 def parquet_of(**columns: list[object]) -> Callable[[Path], None]:

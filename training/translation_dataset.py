@@ -48,6 +48,9 @@ def _load_dataset(name: str, config: str | None, streaming: bool) -> dict[str, S
             for row in next(iter(builder.as_streaming_dataset().values())).take(1):
                 options["features"] = datasets.Features({column: datasets.Value("string") for column in row})
                 options["na_filter"] = False
+        if hasattr(builder.config, "on_mixed_types"):
+            # Left to itself the reader of JSON makes no columns of rows that lack a language here and there.
+            options["on_mixed_types"] = False  # None would be dropped
         return datasets.load_dataset(name, config, streaming=streaming, **options)
     except (OSError, RuntimeError, ValueError, datasets.exceptions.DatasetsError) as error:
         cause = error.__cause__ if isinstance(error, datasets.exceptions.DatasetGenerationError) else None
@@ -64,9 +67,10 @@ def _pick_languages(split: Split, name: str, source_lang: str, target_lang: str)
         UsageError: it lacks a language, or holds something else than text.
     """
     place, prefix = f"--dataset {name}: its columns", ""
-    if "translation" in split.features:
+    columns_found = split.features or datasets.Features()  # a stream that cannot be read has none
+    if "translation" in columns_found:
         place, prefix = f"--dataset {name}: its `translation` column", "translation."
-    features = split.features.flatten()
+    features = columns_found.flatten()
     names = [column.removeprefix(prefix) for column in features if column.startswith(prefix)]
     if source_lang not in names or target_lang not in names or source_lang == target_lang:
         raise UsageError(
@@ -84,9 +88,9 @@ def _pick_languages(split: Split, name: str, source_lang: str, target_lang: str)
         if not prefix:
             return {side: batch[column] for column, side in columns.items()}
         languages = {"source": source_lang, "target": target_lang}
-        return {side: [row[lang] for row in batch["translation"]] for side, lang in languages.items()}
+        return {side: [(row or {}).get(lang) for row in batch["translation"]] for side, lang in languages.items()}
 
-    return split.map(pick, batched=True, remove_columns=list(split.features), features=TEXT)
+    return split.map(pick, batched=True, remove_columns=list(columns_found), features=TEXT)
 
 
 def split_pairs(splits: dict[str, Split], name: str) -> list[Pair]:
