@@ -88,6 +88,31 @@ def test_values_that_cannot_be_are_named_before_anything_is_read(tmp_path: Path,
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"{", "not JSON (Expecting property name enclosed in double quotes: line 1 column 2 (char 1))"),
+        (b"", "not JSON (Expecting value: line 1 column 1 (char 0))"),
+        (b'{"\xff": 1}', "not JSON ('utf-8' codec can't decode byte 0xff"),
+        (b"[1]", "must hold `{...}`, settings by their names"),
+    ],
+)
+def test_a_settings_file_that_is_no_json_object(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    path = write_recipe(tmp_path / "tiny") / name
+    path.write_bytes(content)
+    with pytest.raises(UsageError) as caught:
+        parse_recipe([str(path.parent)])
+    assert str(caught.value).startswith(f"{path}: {message}")
+    assert "\n" not in str(caught.value)
+
+
+def test_decoding_settings_that_cannot_be(tmp_path: Path) -> None:
+    recipe = parse_recipe([str(write_recipe(tmp_path / "tiny", decoding={"max_new_tokens": 0}))])
+    with pytest.raises(UsageError, match=r"generation_config\.json: `max_new_tokens` must be greater than 0"):
+        recipe.generation_config()
+
+
 def test_a_bad_option_of_the_command_line_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"^argument --max_steps/--max-steps: invalid int value: 'x'$"):
         parse(tmp_path, "", "--max_steps", "x")

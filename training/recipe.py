@@ -1,6 +1,7 @@
 """A recipe is a folder: `config.json`, `generation_config.json`, `training.yaml` and `README.md`."""
 
 import difflib
+import json
 import math
 from argparse import Namespace
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ from training.errors import UsageError
 from training.trainer import TranslationTrainingArguments
 from vanilla_transformer import VanillaTransformerConfig
 
-RECIPE_FILES = ("config.json", "generation_config.json", "training.yaml", "README.md")
+JSON_FILES = ("config.json", "generation_config.json")
+RECIPE_FILES = (*JSON_FILES, "training.yaml", "README.md")
 DATA_SET = ("dataset", "dataset_config")
 TEXT_FILES = tuple(f"{split}_{side}" for split in ("train", "validation", "test") for side in ("source", "target"))
 # Options that only go wrong in training, or make no sense: from the first number to below the second.
@@ -52,8 +54,15 @@ class Recipe:
             raise UsageError(f"{self.folder / 'config.json'}: {error}") from error
 
     def generation_config(self) -> GenerationConfig:
-        """The decoding settings of `generation_config.json`."""
-        return GenerationConfig.from_pretrained(self.folder)
+        """The decoding settings of `generation_config.json`.
+
+        Raises:
+            UsageError: the file holds a value that cannot be.
+        """
+        try:
+            return GenerationConfig.from_pretrained(self.folder)
+        except ValueError as error:
+            raise UsageError(f"{self.folder / 'generation_config.json'}: {' '.join(str(error).split())}") from error
 
 
 class _Parser(HfArgumentParser):
@@ -81,6 +90,8 @@ def parse_recipe(argv: list[str]) -> Recipe:
     missing = [name for name in RECIPE_FILES if not (folder / name).is_file()]
     if missing:
         raise UsageError(f"{folder} is not a recipe: it lacks {', '.join(missing)}")
+    for name in JSON_FILES:
+        _check_json(folder / name)
     options = _training_options(parser, folder, set(known))
     parsed = vars(parser.parse_args(argv, Namespace(**dict.fromkeys(known, NOT_GIVEN))))
     given = {name: parsed[name] for name in known if parsed[name] is not NOT_GIVEN}
@@ -96,6 +107,15 @@ def parse_recipe(argv: list[str]) -> Recipe:
     except ValueError as error:
         raise UsageError(f"{folder / 'training.yaml'} or the command line: {error}") from error
     return Recipe(folder, data, arguments)
+
+
+def _check_json(path: Path) -> None:
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UsageError(f"{path}: not JSON ({error})") from error
+    if not isinstance(settings, dict):
+        raise UsageError(f"{path}: must hold `{{...}}`, settings by their names")
 
 
 def _training_options(parser: _Parser, folder: Path, known: set[str]) -> dict[str, Any]:

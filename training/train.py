@@ -60,7 +60,8 @@ def train(recipe: Recipe) -> TrainedModel:
         InterruptionError: a signal ended training; a checkpoint was saved.
     """
     data, arguments = recipe.data, recipe.arguments
-    config = recipe.model_config()  # a bad model shows before any work
+    # What is bad of these shows before any work.
+    config, generation_config = recipe.model_config(), recipe.generation_config()
     if not data.joint_vocabulary and config.share_encoder_decoder_embeddings:
         raise UsageError("`joint_vocabulary: false` needs `share_encoder_decoder_embeddings: false` in config.json")
     bleu_metric(data.target_lang, data.tokenized)  # a missing tokenizer package too
@@ -96,7 +97,7 @@ def train(recipe: Recipe) -> TrainedModel:
 
     set_seed(arguments.seed)
     model = VanillaTransformerForConditionalGeneration(config)
-    model.generation_config = recipe.generation_config()
+    model.generation_config = generation_config
     trainer = TranslationTrainer(
         model=model,
         args=arguments,
