@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.recipes import SMALL_TRAINING, run_module, write_recipe, write_text
+from training.errors import UsageError
+from training.recipe import parse_recipe
+from training.train import train
 
 SOURCE = [f"the cat number {i} sleeps" for i in range(60)]
 TARGET = [f"die Katze Nummer {i} schläft" for i in range(60)]
@@ -156,6 +159,21 @@ def test_nothing_left_to_train_on_is_said_before_training(tmp_path: Path, option
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert f"error: {message}" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["file", "file/below/it", "n" * 300])
+def test_an_output_folder_that_cannot_be_is_said_before_any_work(tmp_path: Path, name: str) -> None:
+    write_text(tmp_path / "file", ["text"])
+    options = ["--output_dir", str(tmp_path / name), "--train_source", "not/there", "--train_target", "not/there"]
+    with pytest.raises(UsageError, match=f"^--output_dir {tmp_path / name}: cannot be written .*: give another$"):
+        train(parse_recipe([str(write_recipe(tmp_path / "tiny")), *options]))
+
+
+def test_an_output_folder_is_not_made_before_the_text_is_read(tmp_path: Path) -> None:
+    options = ["--output_dir", str(tmp_path / "a" / "b"), "--train_source", "not/there", "--train_target", "not/there"]
+    with pytest.raises(UsageError, match=r"^not/there: no such file$"):
+        train(parse_recipe([str(write_recipe(tmp_path / "tiny")), *options]))
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
 
 
 def test_evaluation_without_held_out_text_is_refused(tmp_path: Path) -> None:

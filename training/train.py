@@ -5,6 +5,7 @@ python -m training.train RECIPE_DIR [--option value ...]
 
 import json
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,7 @@ def train(recipe: Recipe) -> TrainedModel:
         raise UsageError("`joint_vocabulary: false` needs `share_encoder_decoder_embeddings: false` in config.json")
     bleu_metric(data.target_lang, data.tokenized)  # a missing tokenizer package too
     folder = Path(arguments.output_dir)
+    check_output_dir(folder)
     set_seed(arguments.seed)
     corpus = load_corpus(data, arguments.seed)
     check_streaming(recipe)
@@ -141,6 +143,20 @@ def train(recipe: Recipe) -> TrainedModel:
 
         draw_curves(trainer.state.log_history, folder / PICTURE)
     return TrainedModel(folder, trainer, corpus, metrics)
+
+
+def check_output_dir(folder: Path) -> None:
+    """A folder to be made is not made yet: the nearest one that is there is written into, and left as it was.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    try:
+        there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+        with tempfile.TemporaryDirectory(dir=there):
+            pass
+    except OSError as error:
+        raise UsageError(f"--output_dir {folder}: cannot be written ({error.strerror}): give another") from error
 
 
 def check_streaming(recipe: Recipe) -> None:
