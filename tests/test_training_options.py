@@ -66,6 +66,46 @@ def test_a_process_that_finds_no_other_is_refused(run: Any, monkeypatch: pytest.
         run("alone")
 
 
+@pytest.fixture
+def learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A run with 24 learned positions, of which one is the offset, and a long line in the split named."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    recipe = write_recipe(
+        tmp_path / "tiny", position_encoding="learned", max_position_embeddings=24, position_offset=1
+    )
+
+    def train_with(split: str, side: str, *options: str) -> TrainedModel:
+        text = []
+        for name, count in {"train": 60, "validation": 4, "test": 4}.items():
+            for part, lines in {"source": ENGLISH[:count], "target": GERMAN[:count]}.items():
+                long = ["well " * 40] if (name, part) == (split, side) else [lines[0]]
+                file = write_text(tmp_path / f"{name}.{part}", [*lines, *long])
+                text += [f"--{name}_{part}", file]
+        output = ["--output_dir", str(tmp_path / "run"), "--disable_tqdm", "true", "--use_cpu"]
+        return train(parse_recipe([str(recipe), *text, *output, *options]))
+
+    return train_with
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+@pytest.mark.parametrize("streaming", ["false", "true"])
+def test_training_pairs_beyond_the_learned_positions_are_left_out(learned: Any, side: str, streaming: str) -> None:
+    trained = learned("train", side, "--streaming", streaming, "--max_steps", "40")
+    assert trained.trainer.state.global_step == 40
+    assert trained.results["train_pairs"]["longer than 23 tokens"] >= 1
+    assert trained.results["train_pairs"]["used"] >= 60
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+@pytest.mark.parametrize(("split", "name"), [("validation", "eval"), ("test", "test")])
+def test_held_out_pairs_beyond_the_learned_positions_are_refused(
+    learned: Any, tmp_path: Path, side: str, split: str, name: str
+) -> None:
+    with pytest.raises(UsageError, match=rf"^{name}: pair 5 has \d+ tokens on a side, the model 23 learned positions"):
+        learned(split, side)
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("reentrant", ["true", "false"])
 def test_gradient_checkpointing_changes_nothing(run: Any, reentrant: str) -> None:
     """Recomputed layers draw the same dropout: losses and gradient norms agree."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import transformers
 from transformers import PreTrainedTokenizerBase, set_seed
 
@@ -83,13 +84,17 @@ def train(recipe: Recipe) -> TrainedModel:
     )
     config = recipe.model_config(vocab_size=len(tokenizer), decoder_vocab_size=len(target_tokenizer))
     check_special_ids(config, target_tokenizer)
-    train_pairs = encode_training_text(recipe, corpus, tokenizer, target_tokenizer)
+    positions = learned_positions(config)
+    max_length = min(data.max_length, positions or data.max_length)
+    train_pairs = encode_training_text(recipe, corpus, tokenizer, target_tokenizer, max_length)
     options = run_options(recipe, None if isinstance(train_pairs, StreamedBatches) else len(train_pairs))
     if kept:
         compare_options(folder, options)
         check_model(config, kept, folder)
     held_out = {"eval": corpus.validation, "test": corpus.test}
     encoded = {name: EncodedPairs(pairs, tokenizer, target_tokenizer) for name, pairs in held_out.items() if pairs}
+    if positions:
+        check_lengths(encoded, positions)
     used = {"train": train_pairs, **encoded}
     counts = {
         name: report_pairs(name, pairs, arguments.max_batch_tokens)
@@ -176,14 +181,18 @@ def check_streaming(recipe: Recipe) -> None:
 
 
 def encode_training_text(
-    recipe: Recipe, corpus: Corpus, tokenizer: PreTrainedTokenizerBase, target_tokenizer: PreTrainedTokenizerBase
+    recipe: Recipe,
+    corpus: Corpus,
+    tokenizer: PreTrainedTokenizerBase,
+    target_tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
 ) -> EncodedPairs | StreamedBatches:
     """The training text as ids, all at once and kept, or as it is used."""
     data, arguments = recipe.data, recipe.arguments
     if data.streaming:
         return StreamedBatches(
             corpus.train,
-            PairEncoder(tokenizer, target_tokenizer, data.max_length, data.max_ratio),
+            PairEncoder(tokenizer, target_tokenizer, max_length, data.max_ratio),
             arguments.max_batch_tokens,
             data.shuffle_buffer_size,
             seed=arguments.seed if arguments.data_seed is None else arguments.data_seed,
@@ -195,10 +204,30 @@ def encode_training_text(
             corpus.train,
             tokenizer,
             target_tokenizer,
-            data.max_length,
+            max_length,
             data.max_ratio,
             num_workers=data.preprocessing_num_workers,
         )
+
+
+def learned_positions(config: VanillaTransformerConfig) -> int | None:
+    """Most tokens of a side that the model takes; sinusoids have no end."""
+    return config.max_position_embeddings - config.position_offset if config.position_encoding == "learned" else None
+
+
+def check_lengths(held_out: dict[str, EncodedPairs], positions: int) -> None:
+    """Held-out pairs are not left out for their length, so each must fit the positions that are learned.
+
+    Raises:
+        UsageError: one does not.
+    """
+    for name, pairs in held_out.items():
+        longest = np.maximum(*pairs.lengths())
+        for index in np.flatnonzero(longest > positions)[:1]:
+            raise UsageError(
+                f"{name}: pair {pairs.rows[index] + 1} has {longest[index]} tokens on a side, the model {positions} "
+                "learned positions: shorten it, or raise `max_position_embeddings` in config.json"
+            )
 
 
 def train_tokenizers(
