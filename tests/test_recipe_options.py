@@ -6,7 +6,7 @@ import pytest
 
 from tests.recipes import SMALL_TRAINING, run_module, write_recipe
 from training.errors import UsageError
-from training.recipe import Recipe, parse_recipe
+from training.recipe import NO_EFFECT, Recipe, parse_recipe
 
 
 def parse(folder: Path, training: str = "", *options: str) -> Recipe:
@@ -111,6 +111,24 @@ def test_decoding_settings_that_cannot_be(tmp_path: Path) -> None:
     recipe = parse_recipe([str(write_recipe(tmp_path / "tiny", decoding={"max_new_tokens": 0}))])
     with pytest.raises(UsageError, match=r"generation_config\.json: `max_new_tokens` must be greater than 0"):
         recipe.generation_config()
+
+
+@pytest.mark.parametrize("name", NO_EFFECT)
+def test_an_option_without_effect_is_refused_wherever_it_stands(tmp_path: Path, name: str) -> None:
+    value = "sequential" if name == "train_sampling_strategy" else "1"
+    message = f"^`{name}` has no effect here: {NO_EFFECT[name]}$"
+    with pytest.raises(UsageError, match=message):
+        parse(tmp_path / "recipe", f"{name}: {value}\n")
+    with pytest.raises(UsageError, match=message):
+        parse(tmp_path / "command line", "", f"--{name}", value)
+
+
+def test_an_option_without_effect_is_not_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse_recipe(["--help"])
+    shown = capsys.readouterr().out
+    assert "--max_batch_tokens" in shown
+    assert [name for name in NO_EFFECT if f"--{name} " in shown] == []
 
 
 def test_a_bad_option_of_the_command_line_is_one_line(tmp_path: Path) -> None:

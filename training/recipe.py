@@ -3,7 +3,7 @@
 import difflib
 import json
 import math
-from argparse import Namespace
+from argparse import SUPPRESS, Namespace
 from dataclasses import dataclass
 from pathlib import Path
 from types import UnionType
@@ -30,6 +30,26 @@ RANGES = {
     "adam_beta1": (0, 1),
     "adam_beta2": (0, 1),
     "adam_epsilon": (0, math.inf),
+}
+# Fields of the base class that change nothing here, and what there is instead.
+DECODING = "generation_config.json says how to translate"
+BATCHES = "batches are made by `max_batch_tokens`"
+EVALUATION = "`eval_strategy` says when to evaluate, and each evaluation has loss, BLEU and chrF"
+PRECISION = "`bf16` or `fp16` sets the precision of the whole run"
+NO_EFFECT = {
+    "generation_config": DECODING,
+    "generation_max_length": DECODING,
+    "generation_num_beams": DECODING,
+    "per_device_train_batch_size": BATCHES,
+    "per_device_eval_batch_size": BATCHES,
+    "dataloader_drop_last": BATCHES,
+    "train_sampling_strategy": BATCHES,
+    "eval_accumulation_steps": BATCHES,
+    "do_eval": EVALUATION,
+    "predict_with_generate": EVALUATION,
+    "prediction_loss_only": EVALUATION,
+    "bf16_full_eval": PRECISION,
+    "fp16_full_eval": PRECISION,
 }
 NOT_GIVEN = object()
 
@@ -66,6 +86,11 @@ class Recipe:
 
 
 class _Parser(HfArgumentParser):
+    def add_argument(self, *names: Any, **settings: Any) -> Any:
+        if names[0].removeprefix("--") in NO_EFFECT:
+            settings["help"] = SUPPRESS
+        return super().add_argument(*names, **settings)
+
     def error(self, message: str) -> NoReturn:
         """One line, where argparse prints the names of all options first."""
         raise UsageError(message)
@@ -95,6 +120,9 @@ def parse_recipe(argv: list[str]) -> Recipe:
     options = _training_options(parser, folder, set(known))
     parsed = vars(parser.parse_args(argv, Namespace(**dict.fromkeys(known, NOT_GIVEN))))
     given = {name: parsed[name] for name in known if parsed[name] is not NOT_GIVEN}
+    for name in (*options, *given):
+        if name in NO_EFFECT:
+            raise UsageError(f"`{name}` has no effect here: {NO_EFFECT[name]}")
     replaced: tuple[str, ...] = ()
     if "dataset" in given:
         replaced = (*DATA_SET, *TEXT_FILES)
