@@ -76,6 +76,8 @@ def test_values_of_a_recipe_are_those_of_the_same_text_on_the_command_line(tmp_p
         ("label_smoothing_factor: 1.5", "`label_smoothing_factor` must be at least 0 and below 1, got 1.5"),
         ("learning_rate: .nan", "`learning_rate` must be at least 0, got nan"),
         ("gradient_accumulation_steps: 0", "`gradient_accumulation_steps` must be at least 1, got 0"),
+        ("seed: -1", "`seed` must be at least 0 and below 4294967296, got -1"),
+        ("dataloader_num_workers: -1", "`dataloader_num_workers` must be at least 0, got -1"),
         ("max_steps: -3\nnum_train_epochs: 0", "`num_train_epochs` must be above 0, got 0"),
     ],
 )

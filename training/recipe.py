@@ -30,6 +30,8 @@ RANGES = {
     "adam_beta1": (0, 1),
     "adam_beta2": (0, 1),
     "adam_epsilon": (0, math.inf),
+    "dataloader_num_workers": (0, math.inf),
+    "seed": (0, 2**32),
 }
 # Fields of the base class that change nothing here, and what there is instead.
 DECODING = "generation_config.json says how to translate"
@@ -99,7 +101,8 @@ class _Parser(HfArgumentParser):
 def parse_recipe(argv: list[str]) -> Recipe:
     """Read `RECIPE_DIR [--option value ...]`; an option of the command line goes over the recipe's `training.yaml`.
 
-    Training text on the command line, files or a data set, takes the place of the recipe's, whichever that has.
+    Training text on the command line, files or a data set, takes the place of the recipe's, whichever that has; a data
+    set also that of its held-out files.
 
     Raises:
         UsageError: the folder is no recipe, or it sets an option that does not exist or a value that cannot be.
