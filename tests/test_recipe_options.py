@@ -35,6 +35,16 @@ def test_a_data_set_of_the_command_line_replaces_the_recipes_text(tmp_path: Path
     assert data.train_source == data.train_target == data.validation_source == data.validation_target == []
 
 
+def test_the_configuration_stays_with_a_data_set_that_may_have_it(tmp_path: Path) -> None:
+    """A mirror in a folder, with a sub-folder for it or flat, and another data set of the Hub."""
+    (tmp_path / "mirror" / "de-en").mkdir(parents=True)
+    (tmp_path / "mirror" / "de-en" / "train.jsonl").write_text('{"translation": {"de": "a", "en": "b"}}\n')
+    expected = {tmp_path / "mirror": "de-en", tmp_path / "mirror" / "de-en": None, "wmt/wmt16": "de-en"}
+    for number, (name, config) in enumerate(expected.items()):
+        data = parse(tmp_path / str(number), DATA_SET, "--dataset", str(name)).data
+        assert (data.dataset, data.dataset_config) == (str(name), config)
+
+
 def test_both_on_the_command_line_stay(tmp_path: Path) -> None:
     """Which of them was meant nobody knows: loading the text refuses them."""
     data = parse(tmp_path, FILES, "--dataset", "builtin", "--train_source", "p.en").data
@@ -78,6 +88,7 @@ def test_values_of_a_recipe_are_those_of_the_same_text_on_the_command_line(tmp_p
         ("gradient_accumulation_steps: 0", "`gradient_accumulation_steps` must be at least 1, got 0"),
         ("seed: -1", "`seed` must be at least 0 and below 4294967296, got -1"),
         ("dataloader_num_workers: -1", "`dataloader_num_workers` must be at least 0, got -1"),
+        ("save_steps: 0", "`save_steps` must be above 0, got 0; `save_strategy: no` saves nothing"),
         ("max_steps: -3\nnum_train_epochs: 0", "`num_train_epochs` must be above 0, got 0"),
     ],
 )

@@ -15,6 +15,7 @@ from transformers import GenerationConfig, HfArgumentParser
 from training.data import DataOptions
 from training.errors import UsageError
 from training.trainer import TranslationTrainingArguments
+from training.translation_dataset import may_have_configuration
 from vanilla_transformer import VanillaTransformerConfig
 
 JSON_FILES = ("config.json", "generation_config.json")
@@ -102,7 +103,7 @@ def parse_recipe(argv: list[str]) -> Recipe:
     """Read `RECIPE_DIR [--option value ...]`; an option of the command line goes over the recipe's `training.yaml`.
 
     Training text on the command line, files or a data set, takes the place of the recipe's, whichever that has; a data
-    set also that of its held-out files.
+    set also that of its held-out files. The recipe's `dataset_config` stays with another data set that may have it.
 
     Raises:
         UsageError: the folder is no recipe, or it sets an option that does not exist or a value that cannot be.
@@ -128,7 +129,9 @@ def parse_recipe(argv: list[str]) -> Recipe:
             raise UsageError(f"`{name}` has no effect here: {NO_EFFECT[name]}")
     replaced: tuple[str, ...] = ()
     if "dataset" in given:
-        replaced = (*DATA_SET, *TEXT_FILES)
+        config = options.get("dataset_config")
+        kept = config is not None and may_have_configuration(given["dataset"], config)
+        replaced = TEXT_FILES if kept else (*DATA_SET, *TEXT_FILES)
     elif "train_source" in given or "train_target" in given:
         replaced = DATA_SET
     options = {name: value for name, value in options.items() if name not in replaced}
@@ -190,5 +193,9 @@ def _check_ranges(arguments: TranslationTrainingArguments) -> None:
         if not least <= value < bound:
             below = "" if bound == math.inf else f" and below {bound}"
             raise ValueError(f"`{name}` must be at least {least}{below}, got {value:g}")
+    if arguments.save_steps <= 0:
+        raise ValueError(
+            f"`save_steps` must be above 0, got {arguments.save_steps:g}; `save_strategy: no` saves nothing"
+        )
     if arguments.max_steps <= 0 and arguments.num_train_epochs <= 0:
         raise ValueError(f"`num_train_epochs` must be above 0, got {arguments.num_train_epochs:g}")

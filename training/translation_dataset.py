@@ -27,6 +27,20 @@ def load_splits(
     return {split: _pick_languages(splits[split], name, source_lang, target_lang) for split in splits}
 
 
+def may_have_configuration(name: str, config: str) -> bool:
+    """Whether a data set has a configuration; one on the Hub, which is not asked here, may."""
+    if name == "builtin" or not Path(name).is_dir():
+        return name != "builtin"
+    declared, folders = _configurations(name)
+    return config in declared | folders
+
+
+def _configurations(folder: str) -> tuple[set[str], set[str]]:
+    """Of a folder: those that its README declares, and the sub-folders."""
+    declared = set(datasets.get_dataset_config_names(folder)) - {"default"}
+    return declared, {path.name for path in Path(folder).iterdir() if path.is_dir()}
+
+
 def _load_dataset(name: str, config: str | None, streaming: bool) -> dict[str, Split]:
     """A data set of the Hub, or of a folder: its `config` may be one that its README declares, or a sub-folder.
 
@@ -36,8 +50,7 @@ def _load_dataset(name: str, config: str | None, streaming: bool) -> dict[str, S
     options: dict[str, Any] = {}
     try:
         if config is not None and Path(name).is_dir():
-            declared = set(datasets.get_dataset_config_names(name)) - {"default"}
-            folders = {path.name for path in Path(name).iterdir() if path.is_dir()}
+            declared, folders = _configurations(name)
             if config not in declared | folders:
                 raise UsageError(f"--dataset_config {config}: not in {name}, which has {_listed(declared or folders)}")
             if config not in declared:
