@@ -170,14 +170,15 @@ def run(command: list[str], folder: Path, *options: str) -> TrainedModel:
     return train(parse_recipe([*command, "--output_dir", str(folder), *options]))
 
 
-@pytest.mark.parametrize("accumulation", ["1", "3"])
+@pytest.mark.parametrize(("accumulation", "ended_at"), [("1", 5), ("3", 5), ("1", 20)])
 def test_a_streamed_run_is_finished_and_continued_exactly(
-    command: list[str], tmp_path: Path, accumulation: str
+    command: list[str], tmp_path: Path, accumulation: str, ended_at: int
 ) -> None:
-    """Ten pairs are enough for twenty updates; ended at the fifth, the run goes on to the same weights and log."""
+    """Ten pairs are enough for twenty updates; ended at the fifth or the last, the run goes on to the same results."""
     options = ["--save_steps", "5", "--gradient_accumulation_steps", accumulation, "--shuffle_buffer_size", "4"]
     whole = run(command, tmp_path / "whole", *options)
-    shutil.copytree(tmp_path / "whole" / "checkpoint-5", tmp_path / "again" / "checkpoint-5")
+    last = f"checkpoint-{ended_at}"
+    shutil.copytree(tmp_path / "whole" / last, tmp_path / "again" / last)
     again = run(command, tmp_path / "again", *options)
     assert whole.trainer.state.global_step == again.trainer.state.global_step == 20
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "again")]

@@ -102,8 +102,11 @@ class ResumableTrainer(Seq2SeqTrainer):
         return super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
 
     def _run_epoch(self, **kwargs: Any) -> None:
-        # Continued from the checkpoint of the last update, in the middle of an epoch, the stock trainer does one more.
-        if self.state.global_step < self.state.max_steps:
+        # Continued from the checkpoint of the last update, in the middle of an epoch, the stock trainer does one more;
+        # a stream has epochs without end.
+        if self.state.global_step >= self.state.max_steps:
+            self.control.should_training_stop = True
+        if not self.control.should_training_stop:
             super()._run_epoch(**kwargs)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
