@@ -392,6 +392,66 @@ def test_a_signal_at_the_end_of_an_epoch_waits_for_its_evaluation(
     assert same_weights(unbroken, continued)
 
 
+@pytest.fixture
+def bleu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Have the evaluations to come find these."""
+
+    def found(*values: float) -> None:
+        made = iter(values)
+        monkeypatch.setattr("training.trainer.corpus_bleu", lambda *_: (next(made), "signature"))
+
+    return found
+
+
+EARLY = {"eval_strategy": "steps", "eval_steps": 1, "save_steps": 1, "early_stopping_patience": 2}
+
+
+def test_an_early_stop_is_remembered(make: Callable[..., TranslationTrainer], bleu: Callable[..., None]) -> None:
+    """By the checkpoint of its update, and by those before what there was towards it; more patience goes on."""
+    bleu(5, 4, 3)
+    unbroken = make(**EARLY)
+    unbroken.train()
+    assert unbroken.state.global_step == 3
+    folder = Path(unbroken.args.output_dir)
+    for update, values in ((3, []), (2, [3.0])):
+        bleu(*values)
+        continued = make("other", **EARLY)
+        continued.train(resume_from_checkpoint=str(folder / f"checkpoint-{update}"))
+        assert continued.state.global_step == 3
+        assert same_weights(unbroken, continued)
+        assert history(continued) == history(unbroken)
+    bleu(3, 3)
+    patient = make("other", **EARLY | {"early_stopping_patience": 4})
+    patient.train(resume_from_checkpoint=str(folder / "checkpoint-3"))
+    assert patient.state.global_step == 5
+
+
+def test_early_stopping_can_begin_in_a_continued_run(
+    make: Callable[..., TranslationTrainer], bleu: Callable[..., None]
+) -> None:
+    bleu(5, 4, 3)
+    begun = make(**EARLY | {"early_stopping_patience": 0, "metric_for_best_model": "bleu", "max_steps": 3})
+    begun.train()
+    bleu(4, 3)
+    continued = make(**EARLY)
+    continued.train(resume_from_checkpoint=str(Path(begun.args.output_dir) / "checkpoint-1"))
+    assert continued.state.global_step == 3
+
+
+def test_a_signal_in_the_update_of_an_early_stop_is_one_after_training(
+    make: Callable[..., TranslationTrainer], bleu: Callable[..., None]
+) -> None:
+    bleu(5, 4, 3)
+    trainer = make(**EARLY | {"save_strategy": "epoch", "save_total_limit": 1})
+    trainer.add_callback(Raise(3, signal.SIGTERM))
+    with trainer.stop:
+        trainer.train()
+    assert trainer.stop.agreed(trainer.args) == signal.SIGTERM
+    [last] = checkpoints(Path(trainer.args.output_dir))
+    assert last.name == "checkpoint-3"
+    assert is_scheduled(last)
+
+
 def test_a_second_signal_ends_at_once(
     make: Callable[..., TranslationTrainer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -588,6 +648,33 @@ def test_signal_after_the_last_update(command: list[str], tmp_path: Path, monkey
     weights = (tmp_path / "run" / "model.safetensors").read_bytes()
     assert run(command, tmp_path / "run", *options).results["train_loss"] > 1
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == weights
+
+
+def signal_in(update: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have SIGTERM come within an update of the next trainer."""
+    step = TranslationTrainer.training_step
+
+    def interrupted(self: TranslationTrainer, *args: Any, **kwargs: Any) -> Any:
+        if self.state.global_step == update - 1:
+            monkeypatch.setattr(TranslationTrainer, "training_step", step)
+            signal.raise_signal(signal.SIGTERM)
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(TranslationTrainer, "training_step", interrupted)
+
+
+def test_signal_in_the_last_update(command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In mid-epoch: the last checkpoint, the average with it and the last evaluation are those of the unbroken run."""
+    options = ["--max_steps", "5", "--save_strategy", "epoch", "--eval_strategy", "epoch", "--average_last", "2"]
+    unbroken = run(command, tmp_path / "unbroken", *options)
+    assert unbroken.results["averaged_checkpoints"] == ["checkpoint-4", "checkpoint-5"]
+    signal_in(5, monkeypatch)
+    with pytest.raises(InterruptionError, match=r"SIGTERM: trained, saved .*; the same command evaluates it"):
+        run(command, tmp_path / "run", *options)
+    again = run(command, tmp_path / "run", *options)
+    assert again.results["averaged_checkpoints"] == ["checkpoint-4", "checkpoint-5"]
+    assert same_weights(again.trainer, unbroken.trainer)
+    assert history(again.trainer) == history(unbroken.trainer)
 
 
 def test_average_of_the_last_checkpoints_is_what_is_evaluated(command: list[str], tmp_path: Path) -> None:

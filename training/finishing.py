@@ -63,9 +63,9 @@ def run_training(trainer: TranslationTrainer, folder: Path, checkpoint: Path | N
             trainer.save_state()
             if trainer.args.should_save:
                 remove_unscheduled(folder)
-        if received := trainer.stop.received_by_any(trainer.args):
+        if signum := trainer.stop.agreed(trainer.args):
             leave_process_group()
-            raise InterruptionError(received, f"trained, saved {folder}; the same command evaluates it")
+            raise InterruptionError(signum, f"trained, saved {folder}; the same command evaluates it")
     return metrics
 
 

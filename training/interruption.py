@@ -21,9 +21,10 @@ SAME_SIGNAL_SECONDS = 1.0
 class StopOnSignal(TrainerCallback):
     """Within `with`, a first SIGTERM or SIGINT has the trainer save after the update in hand and end.
 
-    It ends by `InterruptionError`; at the end of an epoch after what it does there, evaluation included. A second
-    signal, a second or more later, does what it did before `with`. Signals are caught in the main thread only. Of
-    several processes all end after the same update, whichever the signal came to.
+    It ends by `InterruptionError`; at the end of an epoch after what it does there, evaluation included. Of the last
+    update, that of an early stop too, it changes nothing. A second signal, a second or more later, does what it did
+    before `with`. Signals are caught in the main thread only. Of several processes all end after the same update,
+    whichever the signal came to.
 
     Attributes:
         received: number of the signal that came; `None` before.
@@ -65,23 +66,26 @@ class StopOnSignal(TrainerCallback):
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._save_if_received(args, control)
 
-    def received_by_any(self, args: Any) -> int:
-        """The number of the signal that came to any of the processes, which all ask; 0 for none."""
+    def _save_if_received(self, args: Any, control: Any) -> None:
+        if control.should_training_stop:
+            return  # what follows is what the unbroken run does: its last evaluation, and saving the finished model
+        self._ending = self.agreed(args)
+        if self._ending:
+            self.unscheduled = not control.should_save
+            control.should_save = True
+
+    def agreed(self, args: Any) -> int | None:
+        """The number of the signal that came to any of the processes, all of which ask; `None` where none did."""
         received = self.received or 0
         if args.world_size > 1:
             agreed = torch.tensor(received, device=args.device)
             torch.distributed.all_reduce(agreed, torch.distributed.ReduceOp.MAX)
             received = int(agreed)
-        return received
-
-    def _save_if_received(self, args: Any, control: Any) -> None:
-        if received := self.received_by_any(args):
-            self._ending = received
-            self.unscheduled = not control.should_save
-            control.should_save = True
+        return received or None
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self._ending is not None:
+        self.unscheduled = False
+        if self._ending is not None and not control.should_training_stop:
             leave_process_group()
             checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
             raise InterruptionError(self._ending, f"saved {checkpoint}; the same command continues from there")

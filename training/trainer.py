@@ -99,7 +99,6 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
             self.lr_scheduler_type = "constant"
         if self.early_stopping_patience:
             self.metric_for_best_model = self.metric_for_best_model or "bleu"
-            self.restore_callback_states_from_checkpoint = True
         # transformers asks for both by name; without them each of several processes would train alone.
         processes = int(os.environ.get("WORLD_SIZE", "1"))
         if not torch.accelerator.is_available():
@@ -182,8 +181,9 @@ class TranslationTrainer(ResumableTrainer):
         self._began_at_update = 0
         if isinstance(train_dataset, StreamedBatches):
             args.ignore_data_skip = True  # it is told where to begin
+        self.early_stopping = EarlyStoppingCallback(args.early_stopping_patience)
         if args.early_stopping_patience:
-            self.add_callback(EarlyStoppingCallback(args.early_stopping_patience))
+            self.add_callback(self.early_stopping)
         if not args.disable_tqdm:
             self.remove_callback(ProgressCallback)
             self.add_callback(StderrProgressCallback)
@@ -212,6 +212,13 @@ class TranslationTrainer(ResumableTrainer):
         self._began_at_update = self.state.global_step
         if "stream" in kept and isinstance(self.train_dataset, StreamedBatches):
             self.train_dataset.start = StreamPosition(**kept["stream"])
+        if self.args.early_stopping_patience:
+            # transformers would restore the patience too, and knows no callback that the run did not begin with.
+            stopping = self.early_stopping
+            before = self.state.stateful_callbacks.setdefault(type(stopping).__name__, stopping.state())
+            stopping.early_stopping_patience_counter = before["attributes"]["early_stopping_patience_counter"]
+            if stopping.early_stopping_patience_counter >= stopping.early_stopping_patience:
+                self.control.should_training_stop = True
 
     def stream_position(self) -> StreamPosition:
         """Where a streamed corpus is after the batches trained on."""
