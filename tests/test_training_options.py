@@ -13,7 +13,7 @@ from tests.recipes import ON_CPU, SMALL_TRAINING, write_recipe, write_text
 from training.errors import UsageError
 from training.recipe import parse_recipe
 from training.train import TrainedModel, train
-from training.trainer import TranslationTrainer
+from training.trainer import TranslationTrainer, TranslationTrainingArguments
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
 
 ENGLISH = [f"the cat number {i} sleeps" + " well" * (i % 5) for i in range(60)]
@@ -143,6 +143,24 @@ def test_best_model_is_what_is_kept(run: Any, monkeypatch: pytest.MonkeyPatch) -
     best = VanillaTransformerForConditionalGeneration.from_pretrained(kept.folder / "checkpoint-2").state_dict()
     final = VanillaTransformerForConditionalGeneration.from_pretrained(kept.folder).state_dict()
     assert all(best[name].equal(value) for name, value in final.items())
+
+
+@pytest.mark.parametrize(
+    ("metric", "greater"),
+    [("loss", False), ("eval_loss", False), ("perplexity", False), ("eval_perplexity", False), ("bleu", True)],
+)
+def test_what_is_better_by_each_metric(tmp_path: Path, metric: str, greater: bool) -> None:
+    def greater_is_better(**options: Any) -> bool | None:
+        arguments = TranslationTrainingArguments(output_dir=str(tmp_path), metric_for_best_model=metric, **options)
+        return arguments.greater_is_better
+
+    assert greater_is_better() == greater
+    assert greater_is_better(greater_is_better=not greater) != greater
+
+
+def test_a_metric_that_evaluation_does_not_give_is_refused(run: Any) -> None:
+    with pytest.raises(UsageError, match="`metric_for_best_model: blue` is none of loss, perplexity, bleu, chrf"):
+        run("run", "--metric_for_best_model", "blue")
 
 
 def test_averages_of_fewer_checkpoints_than_asked_for_after_an_early_stop(

@@ -40,6 +40,8 @@ from vanilla_transformer import translate
 from vanilla_transformer.loss_vanilla_transformer import IGNORED_LABEL
 from vanilla_transformer.pipeline_vanilla_transformer import TARGET_TOKENIZER_FOLDER
 
+METRICS = ("loss", "perplexity", "bleu", "chrf")  # of evaluation
+
 
 def noam_rate(update: int, d_model: int, warmup_steps: int) -> float:
     """d_model^-0.5 · min(n^-0.5, n · warmup^-1.5) of update n = 1, 2, ... (paper §5.3, equation 3)."""
@@ -76,7 +78,13 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     )
     metric_for_best_model: str | None = field(
         default=None,
-        metadata={"help": "what makes a checkpoint the best: `bleu`, `loss` or other of evaluation"},
+        metadata={"help": "what makes a checkpoint the best: " + ", ".join(METRICS)},
+    )
+    greater_is_better: bool | None = field(
+        default=None,
+        metadata={
+            "help": "whether more of `metric_for_best_model` is better; if not given, not of loss and perplexity"
+        },
     )
     early_stopping_patience: int = field(
         default=0,
@@ -99,6 +107,8 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
             self.lr_scheduler_type = "constant"
         if self.early_stopping_patience:
             self.metric_for_best_model = self.metric_for_best_model or "bleu"
+        if (self.metric_for_best_model or "").endswith("perplexity") and self.greater_is_better is None:
+            self.greater_is_better = False
         # transformers asks for both by name; without them each of several processes would train alone.
         processes = int(os.environ.get("WORLD_SIZE", "1"))
         if not torch.accelerator.is_available():
@@ -112,6 +122,8 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
             self.lr_scheduler_type = PaperSchedule.NOAM
         if self.fp16 and self.device.type == "cpu":
             raise ValueError("`fp16` needs an accelerator: on a CPU use `bf16`")
+        if self.metric_for_best_model and self.metric_for_best_model.removeprefix("eval_") not in METRICS:
+            raise ValueError(f"`metric_for_best_model: {self.metric_for_best_model}` is none of {', '.join(METRICS)}")
         if self.early_stopping_patience and self.eval_strategy == IntervalStrategy.NO:
             raise ValueError("`early_stopping_patience` needs `eval_strategy: steps` or `epoch`")
 
