@@ -426,6 +426,67 @@ def test_an_early_stop_is_remembered(make: Callable[..., TranslationTrainer], bl
     assert patient.state.global_step == 5
 
 
+BEST = {
+    "eval_strategy": "steps",
+    "eval_steps": 1,
+    "save_steps": 2,
+    "max_steps": 6,
+    "load_best_model_at_end": True,
+    "metric_for_best_model": "bleu",
+}
+
+
+@pytest.mark.parametrize(
+    ("found", "options", "best"),
+    [
+        ((1, 5, 9, 2, 2, 2), {}, "checkpoint-2"),
+        ((1, 5, 9, 2, 2, 2), {"save_strategy": "best"}, "checkpoint-3"),
+    ],
+    ids=["at an update without one", "at a new best"],
+)
+def test_best_checkpoint_is_never_one_of_a_signal_alone(
+    make: Callable[..., TranslationTrainer],
+    bleu: Callable[..., None],
+    found: tuple[float, ...],
+    options: dict[str, Any],
+    best: str,
+) -> None:
+    """It would be removed; the best of the options' own is kept, wherever the run's folder is when it goes on."""
+    bleu(*found)
+    unbroken = make("unbroken", **BEST | options)
+    unbroken.train()
+    assert Path(str(unbroken.state.best_model_checkpoint)).name == best
+    bleu(*found)
+    trainer = make("ended", **BEST | options)
+    trainer.add_callback(Raise(3, signal.SIGTERM))
+    with pytest.raises(InterruptionError), trainer.stop:
+        trainer.train()
+    folder = Path(trainer.args.output_dir).rename(Path(trainer.args.output_dir).with_name("moved"))
+    continued = make("moved", **BEST | options)
+    continued.train(resume_from_checkpoint=str(folder / "checkpoint-3"))
+    assert continued.state.best_model_checkpoint == str(folder / best)
+    assert names(folder) == names(Path(unbroken.args.output_dir))
+    assert same_weights(unbroken, continued)
+
+
+def test_options_of_a_continued_run_are_used(make: Callable[..., TranslationTrainer]) -> None:
+    """Rate, betas, decay, and when it logs, evaluates and saves; what began the run is not done again."""
+    evaluating = {"eval_strategy": "steps", "eval_steps": 5, "eval_on_start": True}
+    first = make(**evaluating)
+    first.train()
+    changed = {"learning_rate": 0.1, "adam_beta2": 0.9, "weight_decay": 0.1, "warmup_steps": 4}
+    continued = make("other", **evaluating | changed | {"logging_steps": 1, "eval_steps": 3, "save_steps": 2})
+    spy = Spy(continued)
+    continued.train(resume_from_checkpoint=str(Path(first.args.output_dir) / "checkpoint-5"))
+    assert spy.rates == [0.1 * noam_rate(n, 16, 4) for n in range(6, 11)]
+    groups = continued.optimizer.param_groups
+    assert [(group["betas"], group["weight_decay"]) for group in groups] == [((0.9, 0.9), 0.1), ((0.9, 0.9), 0.0)]
+    log = continued.state.log_history
+    assert [entry["step"] for entry in log if "loss" in entry] == [4, 6, 7, 8, 9, 10]
+    assert [entry["step"] for entry in log if "eval_loss" in entry] == [0, 5, 6, 9, 10]
+    assert names(Path(continued.args.output_dir)) == ["checkpoint-6", "checkpoint-8", "checkpoint-10"]
+
+
 def test_early_stopping_can_begin_in_a_continued_run(
     make: Callable[..., TranslationTrainer], bleu: Callable[..., None]
 ) -> None:
@@ -616,6 +677,71 @@ def test_a_finished_run_is_evaluated_again(
     capsys.readouterr()
     run(command, first.folder, *short, "--learning_rate", "2")
     assert "was begun with other options: learning_rate 2.0 (before: 1.0)\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json", "trainer_state.json"])
+def test_a_damaged_finished_run_is_named(command: list[str], tmp_path: Path, name: str) -> None:
+    options = ["--max_steps", "2", "--save_strategy", "no"]
+    folder = run(command, tmp_path / "run", *options).folder
+    path = folder / name
+    path.write_bytes(path.read_bytes()[:-50])
+    before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    for damage in ("cut", "missing"):
+        if damage == "missing" and name == "model.safetensors":
+            path.unlink()
+            del before[path]
+        with pytest.raises(UsageError, match=f"^{folder}.*(cannot be read|is damaged)") as caught:
+            run(command, folder, *options)
+        assert "\n" not in str(caught.value)
+        assert {path: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
+
+
+def test_state_of_a_finished_run_stays_whole_on_a_full_disk(
+    command: list[str], tmp_path: Path, file_limit: Callable[[int], None]
+) -> None:
+    """The longer state of the second evaluation is not written, and the first stays."""
+    options = ["--max_steps", "60", "--save_strategy", "no", "--logging_steps", "1"]
+    state = run(command, tmp_path / "run", *options).folder / "trainer_state.json"
+    before = state.read_bytes()
+    file_limit(len(before))
+    with pytest.raises(OSError, match="File too large"):
+        run(command, tmp_path / "run", *options)
+    assert state.read_bytes() == before
+
+
+def test_checkpoints_of_weights_alone(command: list[str], tmp_path: Path) -> None:
+    """Cannot be continued, named or found; the finished run with them is evaluated again."""
+    options = ["--save_only_model", "true", "--save_steps", "2", "--max_steps"]
+    first = run(command, tmp_path / "run", *options, "4")
+    assert run(command, tmp_path / "run", *options, "4").results["eval_loss"] == first.results["eval_loss"]
+    checkpoint = first.folder / "checkpoint-4"
+    with pytest.raises(UsageError, match=f"{checkpoint} holds weights alone"):
+        run(command, tmp_path / "run", *options, "6")
+    with pytest.raises(UsageError, match=f"{checkpoint} holds weights alone"):
+        run(command, tmp_path / "other", *options, "6", "--resume_from_checkpoint", str(checkpoint))
+
+
+def test_a_damaged_best_checkpoint_is_named_before_training(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ["--eval_strategy", "steps", "--eval_steps", "2", "--save_steps", "2", "--max_steps", "6"]
+    options += ["--metric_for_best_model", "loss", "--greater_is_better", "true", "--load_best_model_at_end"]
+    signal_in(5, monkeypatch)
+    with pytest.raises(InterruptionError):
+        run(command, tmp_path / "run", *options, "true")
+    best = tmp_path / "run" / "checkpoint-2"
+    _damage(best, "short")
+    with pytest.raises(UsageError, match=f"{best}, the best checkpoint so far: its model.safetensors is not what was"):
+        run(command, tmp_path / "run", *options, "true")
+    assert not (tmp_path / "run" / "checkpoint-6").exists()
+    assert run(command, tmp_path / "run", *options, "false").trainer.state.global_step == 6
+
+
+def test_a_best_checkpoint_that_is_gone_at_the_end_is_no_success(make: Callable[..., TranslationTrainer]) -> None:
+    trainer = make(**BEST)
+    trainer.state.best_model_checkpoint = str(Path(trainer.args.output_dir) / "checkpoint-2")
+    with pytest.raises(UsageError, match=r"checkpoint-2: its weights cannot be read"):
+        trainer._load_best_model()
 
 
 def test_more_updates_go_on_from_a_finished_run(command: list[str], unbroken: Path, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from safetensors import SafetensorError
+from transformers.trainer import TRAINER_STATE_NAME
 
 from training.errors import SavingError
 from training.files import write_text
@@ -72,6 +73,13 @@ def is_scheduled(checkpoint: Path) -> bool:
     """Whether a checkpoint is one of those that the options ask for, and not there for a signal alone."""
     progress = read_progress(checkpoint)
     return progress is None or progress.scheduled
+
+
+def best_checkpoint(checkpoint: Path) -> Path | None:
+    """The best checkpoint at the time of another, by its name beside it: a run's folder may have been moved."""
+    state = read_json(checkpoint / TRAINER_STATE_NAME)
+    best = state.get("best_model_checkpoint") if isinstance(state, dict) else None
+    return checkpoint.parent / Path(best).name if best else None
 
 
 def write_manifest(checkpoint: Path, progress: Progress) -> None:

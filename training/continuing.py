@@ -8,7 +8,7 @@ from typing import Any
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from transformers.trainer import TRAINER_STATE_NAME
 
-from training.checkpoints import checkpoints, clear_leftovers, problem, read_json, set_aside
+from training.checkpoints import best_checkpoint, checkpoints, clear_leftovers, problem, read_json, set_aside
 from training.errors import UsageError, tell
 from training.files import write_text
 from training.recipe import Recipe
@@ -32,7 +32,7 @@ def find_checkpoint(arguments: TranslationTrainingArguments) -> Path | None:
     What a killed run left half written is removed; a damaged checkpoint is named on stderr and renamed.
 
     Raises:
-        UsageError: the one named is not whole, or the folder's hold weights alone.
+        UsageError: the one named is not whole.
     """
     if arguments.resume_from_checkpoint:
         named = Path(arguments.resume_from_checkpoint)
@@ -45,18 +45,41 @@ def find_checkpoint(arguments: TranslationTrainingArguments) -> Path | None:
     for checkpoint in reversed(checkpoints(folder)):
         wrong = problem(checkpoint)
         if wrong is None:
-            if not any(checkpoint.glob("optimizer*")):
-                raise UsageError(f"{checkpoint} holds weights alone (`save_only_model`): {ANEW.format(folder)}")
             return checkpoint
         if arguments.should_save:
             tell(f"{checkpoint} is damaged: {wrong}; renamed to {set_aside(checkpoint).name}, trying the one before")
     return None
 
 
+def check_continuable(checkpoint: Path, arguments: TranslationTrainingArguments) -> None:
+    """A run that goes on from a whole checkpoint needs more than its weights.
+
+    Raises:
+        UsageError: it holds nothing else, or the best one before it, which is to be loaded at the end, is damaged.
+    """
+    anew = ANEW.format(arguments.output_dir)
+    if not any(checkpoint.glob("optimizer*")):
+        raise UsageError(f"{checkpoint} holds weights alone (`save_only_model`): {anew}")
+    best = best_checkpoint(checkpoint) if arguments.load_best_model_at_end else None
+    if best and (wrong := problem(best)):
+        raise UsageError(
+            f"{best}, the best checkpoint so far: {wrong}; `--load_best_model_at_end false` does without it; {anew}"
+        )
+
+
 def trained_updates(folder: Path) -> int:
-    """The updates behind the finished model at the top of a run's folder; 0 where there is none."""
-    state = read_json(folder / TRAINER_STATE_NAME)
-    return int(state.get("global_step", 0)) if isinstance(state, dict) else 0
+    """The updates behind the finished model at the top of a run's folder; 0 where there is none.
+
+    Raises:
+        UsageError: the file that says so is damaged.
+    """
+    path = folder / TRAINER_STATE_NAME
+    state = read_json(path)
+    if path.exists() and not isinstance(state, dict):
+        raise UsageError(
+            f"{path} is damaged: without it the run goes on from its last checkpoint; {ANEW.format(folder)}"
+        )
+    return int(state.get("global_step", 0)) if state else 0
 
 
 def stopped_early(folder: Path) -> bool:
@@ -66,10 +89,18 @@ def stopped_early(folder: Path) -> bool:
 
 
 def load_tokenizers(folder: Path) -> tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]:
-    """The tokenizers of source and target kept with a model or a checkpoint; one for both where it is one."""
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    """The tokenizers of source and target kept with a model or a checkpoint; one for both where it is one.
+
+    Raises:
+        UsageError: a file of theirs, or `config.json`, is missing or damaged.
+    """
     separate = folder / TARGET_TOKENIZER_FOLDER
-    return tokenizer, AutoTokenizer.from_pretrained(separate) if separate.is_dir() else tokenizer
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        return tokenizer, AutoTokenizer.from_pretrained(separate) if separate.is_dir() else tokenizer
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UsageError(f"{folder}: its tokenizer or config.json cannot be read ({reason})") from error
 
 
 def run_options(recipe: Recipe, train_pairs: int | None) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from training.batching import TokenBatchSampler
 from training.checkpoints import read_json
 from training.continuing import (
     ANEW,
+    check_continuable,
     check_model,
     compare_options,
     find_checkpoint,
@@ -127,6 +128,7 @@ def train(recipe: Recipe) -> TrainedModel:
     else:
         check_averaging(arguments, epochs, updates)
         if checkpoint:
+            check_continuable(checkpoint, arguments)
             tell(f"continuing from {checkpoint}; {ANEW.format(folder)}")
         if arguments.should_save:
             write_options(folder, options)
