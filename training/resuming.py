@@ -80,7 +80,7 @@ class ResumableTrainer(Seq2SeqTrainer):
         try:
             self._load_from_checkpoint(str(folder))
         except (OSError, ValueError, SafetensorError) as error:
-            raise UsageError(f"{folder}: its weights cannot be read ({' '.join(str(error).split())})") from error
+            raise UsageError(f"{folder}: the model cannot be read ({' '.join(str(error).split())})") from error
 
     def load_trained(self, folder: Path) -> dict[str, Any]:
         """Take over weights and state of a run that was trained to its end; the numbers of that training.
@@ -120,6 +120,17 @@ class ResumableTrainer(Seq2SeqTrainer):
             self._total_loss_scalar = before.total_loss
             self._globalstep_last_logged = before.last_logged_step
         self.restore(before.kept if before else {})
+        if self._resumed_from and self.args.eval_strategy == "epoch" and not self.state.epoch % 1:
+            self._make_up_for_evaluation()
+
+    def _make_up_for_evaluation(self) -> None:
+        """That of an epoch's end comes after the checkpoint of its last update: the run may have ended in between."""
+        update = self.state.global_step
+        if not any(entry["step"] == update and "eval_loss" in entry for entry in self.state.log_history):
+            self.callback_handler.on_epoch_end(self.args, self.state, self.control)
+            self._maybe_log_save_evaluate(
+                self._tr_loss, None, self.model_wrapped, None, self.state.epoch, None, time.time()
+            )
 
     def keep(self) -> dict[str, Any]:
         """What a checkpoint holds in addition, as JSON can hold it; every process is asked."""
