@@ -2,6 +2,7 @@
 
 import json
 import os
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,19 @@ from training.errors import UsageError
 
 
 def check_folder(folder: Path) -> None:
-    """See before any work that a folder is there or can be made.
+    """See before any work that a folder can be written, and leave everything as it was.
+
+    A folder to be made is not made yet: the nearest one that is there is written into.
 
     Raises:
-        UsageError: a file has the place of it, or of one above it.
+        UsageError: it cannot be written, or a file has the place of it or of one above it.
     """
-    for path in (folder, *folder.parents):
-        if path.exists() and not path.is_dir():
-            raise UsageError(f"{path} is not a folder")
+    try:
+        there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+        with tempfile.TemporaryDirectory(dir=there):
+            pass
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot be written ({error.strerror}): give another folder") from error
 
 
 def read_object(path: Path) -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from training.average import average_checkpoints, last_checkpoints
-from training.checkpoints import Saving, checkpoints, read_json, remove_unscheduled
+from training.checkpoints import Saving, checkpoints, remove_unscheduled
 from training.errors import InterruptionError, UsageError
 from training.interruption import leave_process_group
 from training.trainer import TranslationTrainer, TranslationTrainingArguments
@@ -67,9 +67,3 @@ def run_training(trainer: TranslationTrainer, folder: Path, checkpoint: Path | N
             leave_process_group()
             raise InterruptionError(signum, f"trained, saved {folder}; the same command evaluates it")
     return metrics
-
-
-def averaged_checkpoints(folder: Path) -> list[str] | None:
-    """The names of the checkpoints of which the model in a folder is the average; `None` where it is none."""
-    averaging = read_json(folder / AVERAGING)
-    return averaging["checkpoints"] if averaging else None

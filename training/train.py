@@ -5,7 +5,6 @@ python -m training.train RECIPE_DIR [--option value ...]
 
 import json
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,11 +30,12 @@ from training.continuing import (
 from training.data import Corpus, EncodedPairs, load_corpus
 from training.encoding import PairEncoder
 from training.errors import UsageError, run_command, tell
-from training.finishing import averaged_checkpoints, check_averaging, run_training
+from training.files import check_folder
+from training.finishing import check_averaging, run_training
 from training.interruption import leave_process_group
 from training.recipe import Recipe, parse_recipe
 from training.run_facts import run_facts, write_facts
-from training.score import bleu_metric
+from training.score import averaged_checkpoints, bleu_metric
 from training.streaming import StreamedBatches
 from training.tokenizer import train_tokenizer
 from training.trainer import TranslationTrainer
@@ -69,7 +69,7 @@ def train(recipe: Recipe) -> TrainedModel:
         raise UsageError("`joint_vocabulary: false` needs `share_encoder_decoder_embeddings: false` in config.json")
     bleu_metric(data.target_lang, data.tokenized)  # a missing tokenizer package too
     folder = Path(arguments.output_dir)
-    check_output_dir(folder)
+    check_folder(folder)
     set_seed(arguments.seed)
     corpus = load_corpus(data, arguments.seed)
     check_streaming(recipe)
@@ -150,20 +150,6 @@ def train(recipe: Recipe) -> TrainedModel:
 
         draw_curves(trainer.state.log_history, folder / PICTURE)
     return TrainedModel(folder, trainer, corpus, metrics)
-
-
-def check_output_dir(folder: Path) -> None:
-    """A folder to be made is not made yet: the nearest one that is there is written into, and left as it was.
-
-    Raises:
-        UsageError: it cannot be written.
-    """
-    try:
-        there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-        with tempfile.TemporaryDirectory(dir=there):
-            pass
-    except OSError as error:
-        raise UsageError(f"--output_dir {folder}: cannot be written ({error.strerror}): give another") from error
 
 
 def check_streaming(recipe: Recipe) -> None:
