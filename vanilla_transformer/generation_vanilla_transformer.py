@@ -1,12 +1,15 @@
 """What decoding adds to transformers' `generate`: the paper's penalty, a limit for each sentence, quick searches."""
 
 import copy
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.modules.module import _has_any_global_hook
 from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, StoppingCriteriaList
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .beam_search_vanilla_transformer import GNMTLengthPenalty, beam_search
 from .greedy_search_vanilla_transformer import greedy_search
@@ -32,7 +35,14 @@ NOT_OWN = (
 
 
 class VanillaTransformerGenerationMixin(GenerationMixin):
-    """transformers' generation with the paper's defaults and its limit, input length + 50 for each sentence (§6.1)."""
+    """transformers' generation with the paper's defaults and its limit, input length + 50 for each sentence (§6.1).
+
+    Attributes:
+        stood_in_for: the `forward` of the model and of those of its parts that the searches here do not call, but
+            compute by themselves.
+    """
+
+    stood_in_for: frozenset[Callable[..., Any]] = frozenset()
 
     def set_default_generation_config(self) -> None:
         """The decoding settings of a model that no `generation_config.json` came with."""
@@ -62,7 +72,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         - `coverage_penalty` adds beta times the sum over the source of log(min(attention it has had, 1)), the
           attention being the last layer's, mean over heads (Wu et al. 2016, equation 14). Default: none.
         - `min_length_ratio` is the least number of new tokens for each source token, end tokens counted; default none.
-        - The search itself is `beam_search` or `greedy_search`, unless an option is set that they do not know.
+        - The search itself is `beam_search` or `greedy_search`, unless an option is set that they do not know, or the
+          model computes something else than they do: a `forward` of another's, a hook, another attention function.
 
         Raises:
             ValueError: more tokens are asked for, or given as a prompt, than there are learned positions; or a
@@ -192,24 +203,48 @@ def _has_own_search(model: Any, settings: GenerationSettings) -> bool:
     return not (
         model.training
         or in_pieces
-        or any(_has_hooks(module) for module in (model, model.model, *model.model.decoder.modules()))
-        or _prepares_steps_otherwise(model)
+        or _computes_otherwise(model)
         or settings.get("use_cache") is False
         or any(_is_set(settings.get(name)) for name in NOT_OWN)
         or (greedy and settings.get("return_dict_in_generate"))  # its result has the cache to go on with
     )
 
 
-def _prepares_steps_otherwise(model: Any) -> bool:
-    """Whether the inputs of each step come from another's function: prefix tuning adds keys and values there."""
-    prepare = model.prepare_inputs_for_generation
-    return getattr(prepare, "__func__", None) is not type(model).prepare_inputs_for_generation
+def _computes_otherwise(model: Any) -> bool:
+    """Whether a step of the model is something else than what `beam_search` and `greedy_search` compute."""
+    decoder = model.model.decoder
+    attend = ALL_ATTENTION_FUNCTIONS.get(decoder.config._attn_implementation)
+    prepare = model.prepare_inputs_for_generation  # prefix tuning adds keys and values there
+    return (
+        getattr(prepare, "__func__", None) is not GenerationMixin.prepare_inputs_for_generation
+        or any(_forward(part) not in model.stood_in_for for part in _parts_stood_in_for(model))
+        or not (attend is None or attend.__module__.startswith("transformers."))  # all of theirs are one formula
+        or _has_any_global_hook()
+        or any(_has_hooks(module) for module in (model, model.model, *decoder.modules()))
+    )
+
+
+def _parts_stood_in_for(model: Any) -> Iterator[Any]:
+    """What is not called in an own search, from the outside to the inside: what is wrapped need not have parts."""
+    yield from (model, model.model, model.model.decoder)
+    for layer in model.model.decoder.layers:
+        yield layer
+        yield layer.self_attn
+        yield layer.encoder_attn
+
+
+def _forward(module: Any) -> Any:
+    """The function that calling a module runs, but for accelerate's around it, which changes number types alone."""
+    forward = module.forward
+    if getattr(forward, "__module__", None) == "accelerate.utils.operations":
+        forward = module._original_forward
+    return getattr(forward, "__func__", forward)
 
 
 def _has_hooks(module: Any) -> bool:
     """Whether calling a module does more than its `forward`; transformers' own hooks only record."""
     hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
-    return hasattr(module, "_hf_hook") or any(not hook.__module__.startswith("transformers.") for hook in hooks)
+    return "_hf_hook" in vars(module) or any(not hook.__module__.startswith("transformers.") for hook in hooks)
 
 
 def _is_set(value: Any) -> bool:

@@ -70,8 +70,11 @@ class _LayerState:
         self.projections: list[Any] = [attention.q_proj, attention.k_proj, attention.v_proj]
         self.sizes = [attention.d_k, attention.d_k, attention.d_v]
         self.product: nn.Linear | None = None
-        # Not an adapter's or a quantised one.
-        if all(type(p) is nn.Linear and type(p.weight) is nn.Parameter for p in self.projections):
+        # Not an adapter's, a quantised one, or one that was given another `forward`.
+        if all(
+            type(p) is nn.Linear and type(p.weight) is nn.Parameter and "forward" not in vars(p)
+            for p in self.projections
+        ):
             self.product = _one_product(self.projections)
         self.source = layer.encoder_attn.keys_and_values(encoder_states, None, True)
         self.watched = False  # whether the attention to the source is wanted,

@@ -910,6 +910,13 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
         others = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
         return Seq2SeqLMOutput(loss=loss, logits=logits, **others)
 
+    stood_in_for = frozenset(
+        (
+            *(forward, VanillaTransformerModel.forward, VanillaTransformerDecoder.forward),
+            *(DecoderLayer.forward, MultiHeadAttention.forward),
+        )
+    )
+
 
 __all__ = [
     "VanillaTransformerForConditionalGeneration",
