@@ -13,6 +13,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from tests.tiny import SRC, TGT, cache_of, endless, pad, reload, same, scale, tiny
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+from vanilla_transformer.generation_vanilla_transformer import GenerationSettings
 
 SOURCES = [[11, 12, 13, 2], [21, 22, 23, 24, 25, 26, 2], [31, 2], [41, 42, 43, 44, 2]]
 # Sizes that differ between the stacks and between keys and values.
@@ -461,6 +462,21 @@ def test_changed_settings_survive() -> None:
         setattr(model.generation_config, name, value)
     for loaded in (reload(model), reload(reload(model))):
         assert {name: getattr(loaded.generation_config, name) for name in changes} == changes
+
+
+def test_greedy_as_the_default() -> None:
+    """A model that decodes greedily by default can be saved; several beams go on from the paper's settings."""
+    model = endless()
+    expected = model.generate(SRC, max_new_tokens=6)
+    model.generation_config.num_beams = 1
+    for current in (reload(model), reload(reload(model))):
+        settings = current.generation_config
+        assert (settings.num_beams, settings.length_penalty, settings.early_stopping) == (1, None, None)
+        chosen = GenerationSettings({}, settings)
+        assert (chosen.get("length_penalty"), chosen.get("early_stopping")) == (0.6, "never")
+        assert current.generate(SRC, num_beams=4, max_new_tokens=6).equal(expected)
+        assert current.generate(SRC, max_new_tokens=6).equal(model.generate(SRC, max_new_tokens=6))
+    assert (model.generation_config.length_penalty, model.generation_config.early_stopping) == (0.6, "never")
 
 
 @pytest.mark.parametrize("decoding", [{"num_beams": 1}, {"num_beams": 3, "num_return_sequences": 2}], ids=str)

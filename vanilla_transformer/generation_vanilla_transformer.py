@@ -23,6 +23,8 @@ PAPER_DECODING = {
     "early_stopping": "never",
     "max_length_margin": 50,
 }
+# Of these, what transformers refuses to save beside one beam; where they are not set, "gnmt" brings the paper's.
+FOR_SEVERAL_BEAMS = ("length_penalty", "early_stopping")
 DEFAULT_MAX_LENGTH = 20  # of transformers
 OWN_SETTINGS = ("max_length_margin", "length_penalty_kind", "min_length_ratio", "coverage_penalty")
 # What beam_search and greedy_search leave to transformers' own, if it is set to anything.
@@ -68,7 +70,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         - Without `attention_mask`, what is `pad_token_id` in the source is padding.
         - After the end token only padding follows, under beam search too.
         - A beam's score is its log-probability over ((5 + L) / 6)^`length_penalty` with `length_penalty_kind="gnmt"`
-          (§6.1), over L^`length_penalty` with "power" or none, as in transformers; L counts the end token.
+          (§6.1), over L^`length_penalty` with "power" or none, as in transformers; L counts the end token. With
+          "gnmt" the defaults of `length_penalty` and `early_stopping` are the paper's.
         - `coverage_penalty` adds beta times the sum over the source of log(min(attention it has had, 1)), the
           attention being the last layer's, mean over heads (Wu et al. 2016, equation 14). Default: none.
         - `min_length_ratio` is the least number of new tokens for each source token, end tokens counted; default none.
@@ -115,6 +118,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         own = not any(args) and _has_own_search(self, settings)
         if with_beams:
             changes["length_penalty"] = length_penalty_of(settings)
+            changes["early_stopping"] = settings.get("early_stopping") or False
         if coverage_penalty and not (own and with_beams):
             raise ValueError(
                 "`coverage_penalty` needs beam search, without sampling and without recorded scores or states"
@@ -167,6 +171,8 @@ class GenerationSettings:
 
     def __init__(self, kwargs: dict[str, Any], *configs: GenerationConfig | None) -> None:
         self.sources = [dict(kwargs), *(vars(config) for config in configs if config is not None)]
+        if self.get("length_penalty_kind") == "gnmt":
+            self.sources.append({name: PAPER_DECODING[name] for name in FOR_SEVERAL_BEAMS})
 
     def get(self, name: str) -> Any:
         return next((source[name] for source in self.sources if source.get(name) is not None), None)
@@ -185,6 +191,15 @@ class GenerationSettings:
             if source.get("max_length") is not None:
                 return int(source["max_length"]) - prompt_length
         return None
+
+
+def savable(config: GenerationConfig) -> GenerationConfig:
+    """The same decoding, as transformers agrees to save it."""
+    if (config.num_beams or 1) == 1:
+        config = copy.deepcopy(config)
+        for name in FOR_SEVERAL_BEAMS:
+            setattr(config, name, None)
+    return config
 
 
 def length_penalty_of(settings: GenerationSettings) -> float:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import GenerationConfig, PreTrainedModel
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
@@ -33,7 +33,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
-from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
+from .generation_vanilla_transformer import VanillaTransformerGenerationMixin, savable
 from .loss_vanilla_transformer import IGNORED_LABEL, label_smoothed_cross_entropy, projected_cross_entropy
 from .pipeline_vanilla_transformer import CUSTOM_PIPELINES
 from .unpadding_vanilla_transformer import AttentionFunction, Layout, attention_between, needed_positions
@@ -753,6 +753,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
     """The Transformer for sequence transduction: the whole of Figure 1, with loss and generation."""
 
     _auto_class = "AutoModelForSeq2SeqLM"
+    generation_config: GenerationConfig
 
     def __init__(self, config: VanillaTransformerConfig) -> None:
         super().__init__(config)
@@ -813,6 +814,15 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
         if bias is not None and bias.shape[1] != size:
             resized = F.pad(bias.data, (0, size - bias.shape[1]))
             self.final_logits_bias = nn.Parameter(resized, requires_grad=bias.requires_grad)
+
+    def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
+        """As any model; where the default is greedy decoding, without what is for several beams alone."""
+        decoding = self.generation_config
+        self.generation_config = savable(decoding)
+        try:
+            super().save_pretrained(save_directory, *args, **kwargs)
+        finally:
+            self.generation_config = decoding
 
     def project(self, states: Tensor) -> Tensor:
         """Logits of the decoder's states (§3.4): (B, T, d) -> (B, T, V)."""
