@@ -407,6 +407,35 @@ def test_output_is_whole_or_as_it_was(folder: Path, tmp_path: Path, run: Run, mo
     assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
 
 
+def test_output_leaves_other_files_and_permissions_alone(folder: Path, tmp_path: Path, run: Run) -> None:
+    (tmp_path / "out").write_text("old\n")
+    (tmp_path / "out").chmod(0o640)
+    (tmp_path / "out.tmp").write_text("kept\n")
+    arguments = ("--output", tmp_path / "out", "--attention", tmp_path / "out.tmp.2")
+    assert run(folder, *arguments, stdin=b"new\n") == (0, b"", "")
+    assert (tmp_path / "out").read_text() == "new\n"
+    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o640
+    assert (tmp_path / "out.tmp").read_text() == "kept\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.tmp", "out.tmp.2"]
+    assert (tmp_path / "out.tmp.2").stat().st_mode == (tmp_path / "out.tmp").stat().st_mode
+    (tmp_path / "link").symlink_to("out")
+    status, _, err = run(folder, "--output", tmp_path / "link", "--attention", tmp_path / "." / "out", stdin=b"a\n")
+    assert status == 2 and err.endswith("error: --attention and --output name the same file\n")
+    assert (tmp_path / "out").read_text() == "new\n"
+
+
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="no open files by name here")
+def test_pipes_that_the_shell_names(folder: Path, run: Run) -> None:
+    """As `--output >(gzip > target.gz)`."""
+    read, write = os.pipe()
+    try:
+        assert run(folder, "--output", f"/dev/fd/{write}", stdin=b"a\n") == (0, b"", "")
+        assert os.read(read, 9) == b"a\n"
+    finally:
+        os.close(read)
+        os.close(write)
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
 def test_named_pipes_are_read_and_written_as_they_are(folder: Path, tmp_path: Path, run: Run) -> None:
     source, target = tmp_path / "source", tmp_path / "target"

@@ -139,6 +139,7 @@ def _drop_what_cannot_be_written() -> None:
 def _check_combinations(options: argparse.Namespace) -> None:
     """End with status 2 where one option makes no sense beside another."""
     split, nbest = options.split_sentences, options.nbest
+    files = [os.path.realpath(name) for name in (options.output, options.attention) if name]
     for refused, message in (
         (options.interactive and options.input, "--interactive reads stdin: leave --input out"),
         (options.interactive and options.output, "--interactive writes stdout: leave --output out"),
@@ -146,7 +147,7 @@ def _check_combinations(options: argparse.Namespace) -> None:
         (options.source_lang and not split, "--source-lang is for --split-sentences"),
         (split and nbest, "--nbest lists translations of one sentence: leave --split-sentences out"),
         (split and options.attention, "--attention is of one sentence: leave --split-sentences out"),
-        (options.attention and options.attention == options.output, "--attention and --output name the same file"),
+        (len(set(files)) < len(files), "--attention and --output name the same file"),
         (nbest and options.num_beams and nbest > options.num_beams, "--nbest needs as many --num-beams"),
         (options.quantize and options.dtype not in (None, "float32"), "--quantize needs --dtype float32"),
         (options.quantize and options.device not in (None, "cpu"), "--quantize needs --device cpu"),

@@ -2,6 +2,8 @@
 
 import gzip
 import os
+import secrets
+import shutil
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
@@ -82,8 +84,9 @@ def _raw_lines(file: Iterable[bytes], name: str) -> Iterator[tuple[int, bytes]]:
 def open_output(path: str | None) -> Iterator[IO[bytes]]:
     """A file, plain or .gz by its name, or stdout for `None`.
 
-    The file is written under a temporary name beside it and gets its own name at the end; after an error it is as it
-    was. What is no ordinary file, a pipe for one, is written as it is.
+    The file is written under a temporary name beside it and gets its own name at the end, with the permissions of the
+    file that it replaces; after an error that one is as it was. What is no ordinary file, a pipe for one, is written
+    as it is.
 
     Raises:
         UsageError: it cannot be opened.
@@ -92,17 +95,21 @@ def open_output(path: str | None) -> Iterator[IO[bytes]]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    target = Path(path).resolve()  # through links: they stay
-    ordinary = target.is_file() or not target.exists()
-    temporary = target.with_name(target.name + ".tmp") if ordinary else target
+    given = Path(path)
     with ExitStack() as stack:
         try:
-            file = stack.enter_context(open(temporary, "wb"))
+            ordinary = given.is_file() or not given.exists()
+            # Through links: they stay. Of a pipe, as the shell names it, the resolved path is none.
+            target = given.resolve() if ordinary else given
+            temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}") if ordinary else target
+            file = stack.enter_context(open(temporary, "xb" if ordinary else "wb"))
         except OSError as error:
             raise UsageError(f"{path}: cannot be written ({error.strerror})") from error
         if ordinary:
             stack.callback(temporary.unlink, missing_ok=True)
             stack.callback(file.close)
+            if target.exists():
+                shutil.copymode(target, temporary)
         if path.endswith(".gz"):
             # Without name and time the same text gives the same file.
             with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
