@@ -231,8 +231,9 @@ def test_a_blank_text_is_not_given_to_the_model(
 ) -> None:
     expected = by_hand(model, "w5 w6")[0]["translation_text"]
     given = listen(model, monkeypatch)
-    answers = [answer["translation_text"] for answer in pipe(["", "w5 w6", " ", "\u2003\n"], batch_size=batch_size)]
-    assert answers == ["", expected, "", ""]
+    blank = ["", " ", "\u2003\n", "\u200b", "\ufeff", "\x00", "\u00ad", "\t\u2028"]
+    answers = [answer["translation_text"] for answer in pipe(["w5 w6", *blank], batch_size=batch_size)]
+    assert answers == [expected, *[""] * len(blank)]
     assert given == [[[5, 6, 2]]]
     monkeypatch.setattr(model, "generate", unasked)
     assert pipe("") == [{"translation_text": ""}]

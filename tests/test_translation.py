@@ -274,6 +274,8 @@ def test_what_is_wrong_is_refused_at_the_call(copying: Model, tokenizer: PreTrai
         translate(None, None, ["a"], max_batch_tokens=0)
     with pytest.raises(ValueError, match="`num_return_sequences` must be 1 or more"):
         translate(None, None, ["a"], num_return_sequences=0)
+    with pytest.raises(TypeError, match="`sentences` is one string: give a list"):
+        translate(copying, tokenizer, "alpha")
     for message, options in {
         "`num_beams` must be 1 or more, got 0": {"num_beams": 0},
         "`num_return_sequences`=5 needs as many beams: `num_beams` is 4": {"num_return_sequences": 5},

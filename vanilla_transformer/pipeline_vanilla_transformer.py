@@ -1,6 +1,7 @@
 """The pipeline "translation", which transformers 5 no longer has. It answers as that of transformers 4 did."""
 
 import os
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import Any
 
@@ -12,6 +13,7 @@ from transformers.utils import has_file
 
 TASK = "translation"
 TARGET_TOKENIZER_FOLDER = "target_tokenizer"
+INVISIBLE = ("Cc", "Cf", "Zl", "Zp", "Zs")  # Unicode's categories of controls, formats, separators
 # What a saved model's config.json tells `pipeline`: the class in the folder's own files, and what loads the model.
 CUSTOM_PIPELINES: dict[str, dict[str, Any]] = {
     TASK: {"impl": "pipeline_vanilla_transformer.TranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"]}
@@ -118,7 +120,7 @@ class TranslationPipeline(Pipeline):
         """Ids and mask of one text, each (1, S); an empty mask where there is nothing to translate."""
         if not isinstance(text, str):
             raise wrong_type(text)
-        ids = self.tokenizer(text, truncation=truncation)["input_ids"] if text.strip() else []
+        ids = self.tokenizer(text, truncation=truncation)["input_ids"] if is_visible(text) else []
         return {
             "input_ids": torch.tensor([ids or [0]]),
             "attention_mask": torch.tensor([[1] * len(ids) or [0]]),
@@ -188,6 +190,11 @@ class TranslationPipeline(Pipeline):
         super().save_pretrained(save_directory, **options)
         if two_tokenizers:
             self.target_tokenizer.save_pretrained(os.path.join(save_directory, TARGET_TOKENIZER_FOLDER))
+
+
+def is_visible(text: str) -> bool:
+    """Whether there is a character to be seen, and so something to translate."""
+    return any(unicodedata.category(character) not in INVISIBLE for character in text)
 
 
 def wrong_type(found: Any) -> TypeError:

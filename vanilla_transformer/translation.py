@@ -2,7 +2,6 @@
 
 import copy
 import inspect
-import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,13 +14,13 @@ from tqdm.auto import tqdm
 from transformers import GenerationConfig, GenerationMixin, PreTrainedModel, PreTrainedTokenizerBase
 
 from .generation_vanilla_transformer import OWN_SETTINGS, GenerationSettings, length_penalty_of
+from .pipeline_vanilla_transformer import is_visible
 
 __all__ = ["Hypothesis", "hypotheses", "translate"]
 
 WINDOW = 2000  # sentences that are in memory, and sorted by length, together
 MAX_BATCH_TOKENS = 4096
 SCORED_TOKENS = 1024  # target tokens, padding counted, of which there are logits at a time
-INVISIBLE = ("Cc", "Cf", "Zl", "Zp", "Zs")  # Unicode's categories of controls, formats, separators
 
 
 @dataclass(frozen=True)
@@ -67,6 +66,7 @@ def translate(
         **generate_options: any setting of `model.generate`, for example `num_beams` or `length_penalty`.
 
     Raises:
+        TypeError: `sentences` is one string.
         ValueError: at the call, for an option that does not exist or has no such value; while translating, for a
             sentence that is longer than learned positions.
     """
@@ -113,6 +113,8 @@ def hypotheses(
             blank one. What it raises ends the translating.
         total: sentences that there will be, for the bar. Default: the length of `sentences`, where it has one.
     """
+    if isinstance(sentences, str):
+        raise TypeError("`sentences` is one string: give a list, or another iterable, of strings")
     counts = {"max_batch_tokens": max_batch_tokens, "num_return_sequences": num_return_sequences, "window": window}
     if generate_options.get("num_beams") is not None:
         counts["num_beams"] = generate_options["num_beams"]
@@ -197,7 +199,7 @@ class _Translator:
 
     def _encode(self, lines: Sequence[str]) -> dict[int, list[int]]:
         """The ids of each line that is not blank, by its index."""
-        filled = [i for i, line in enumerate(lines) if any(unicodedata.category(c) not in INVISIBLE for c in line)]
+        filled = [i for i, line in enumerate(lines) if is_visible(line)]
         if not filled:
             return {}
         # Not verbose: the tokenizer's own idea of the longest text is not the model's.
