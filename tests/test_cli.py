@@ -436,6 +436,43 @@ def test_pipes_that_the_shell_names(folder: Path, run: Run) -> None:
         os.close(write)
 
 
+@pytest.mark.skipif(not Path("/dev/stderr").exists(), reason="no open files by name here")
+def test_files_that_the_shell_appends_to(folder: Path, tmp_path: Path) -> None:
+    """As `--attention /dev/stderr 2>> log`."""
+    log = tmp_path / "log"
+    log.write_text("old\n")
+    command = [sys.executable, "-m", "vanilla_transformer.cli", "translate", str(folder), "--attention", "/dev/stderr"]
+    with log.open("ab") as end:
+        out = subprocess.run(
+            command, cwd=ROOT, env=module_environment(), input=b"a\n", stdout=subprocess.PIPE, stderr=end, check=True
+        ).stdout
+    assert out == b"a\n"
+    first, second = log.read_text().splitlines()
+    assert first == "old" and json.loads(second)["target"]
+
+
+@pytest.mark.usefixtures("unloaded")
+def test_closed_streams_are_one_line(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `<&-` and `>&-` leave them."""
+    for name, option in (("stdin", "--input"), ("stdout", "--output")):
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\n")))
+            patch.setattr(sys, name, None)
+            assert main(["translate", str(folder)]) == 2
+        assert capsys.readouterr().err == f"error: {name} is closed: name a file with {option}\n"
+
+
+def test_a_closed_stdout_that_nothing_is_written_to(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\n")))
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main(["translate", str(folder), "--output", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out").read_text() == "a\n"
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
 def test_named_pipes_are_read_and_written_as_they_are(folder: Path, tmp_path: Path, run: Run) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
@@ -518,6 +555,7 @@ def test_a_reader_that_goes_ends_it_quietly(folder: Path) -> None:
         ("--split-sentences --source-lang en --attention x", "--attention is of one sentence"),
         ("--attention x --output x", "name the same file"),
         ("--nbest 3 --num-beams 2", "--nbest needs as many --num-beams"),
+        ("--num-beams 99999999999999999999", "more than the 286 pieces that a translation can begin with"),
         ("--nbest 5", "--nbest 5 needs as many beams: --num-beams is 4"),
         ("--quantize int8 --dtype bfloat16", "--quantize needs --dtype float32"),
         ("--quantize int8 --device cuda", "--quantize needs --device cpu"),
@@ -565,6 +603,14 @@ def edit(path: Path, **changes: Any) -> None:
         (lambda f: (f / "model.safetensors").unlink(), "the model cannot be loaded (Error no file named"),
         (lambda f: (f / "model.safetensors").write_bytes(b"0" * 99), "the model cannot be loaded (Error while"),
         (lambda f: edit(f / "generation_config.json", length_penalty_kind="wu"), "`length_penalty_kind` is 'gnmt'"),
+        (
+            lambda f: edit(f / "generation_config.json", length_penalty=1e3),
+            "`length_penalty` is an exponent of at most",
+        ),
+        (
+            lambda f: edit(f / "generation_config.json", num_beams=1, coverage_penalty=0.2),
+            "`coverage_penalty` needs beam search: `num_beams` is 1",
+        ),
         (lambda f: (f / "generation_config.json").write_text("{"), "generation_config.json: cannot be read"),
     ],
 )

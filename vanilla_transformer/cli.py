@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = build_parser().parse_args(arguments)
         _check_combinations(options)
         options.run(options)
-        sys.stdout.flush()
+        _flush()
     except CommandError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.status
@@ -131,9 +131,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _drop_what_cannot_be_written() -> None:
     """What is left in the buffer would be written at the interpreter's end, in vain, with a message and a status."""
     try:
-        sys.stdout.flush()
+        _flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _flush() -> None:
+    if sys.stdout is not None:  # closed, as by `>&-`
+        sys.stdout.flush()
 
 
 def _check_combinations(options: argparse.Namespace) -> None:

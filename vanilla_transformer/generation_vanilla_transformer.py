@@ -25,6 +25,7 @@ PAPER_DECODING = {
 }
 # Of these, what transformers refuses to save beside one beam; where they are not set, "gnmt" brings the paper's.
 FOR_SEVERAL_BEAMS = ("length_penalty", "early_stopping")
+LARGEST_PENALTY = 10  # as an exponent of a hypothesis' length: what it divides by is still a float32 number
 DEFAULT_MAX_LENGTH = 20  # of transformers
 OWN_SETTINGS = ("max_length_margin", "length_penalty_kind", "min_length_ratio", "coverage_penalty")
 # What beam_search and greedy_search leave to transformers' own, if it is set to anything.
@@ -80,7 +81,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
 
         Raises:
             ValueError: more tokens are asked for, or given as a prompt, than there are learned positions; or a
-                `length_penalty_kind` that does not exist.
+                `length_penalty_kind` that does not exist, or a `length_penalty` beyond 10.
         """
         settings = GenerationSettings(kwargs, generation_config, self.generation_config)
         margin = settings.get("max_length_margin")
@@ -208,6 +209,8 @@ def length_penalty_of(settings: GenerationSettings) -> float:
     alpha = 1.0 if alpha is None else float(alpha)
     if kind not in ("gnmt", "power"):
         raise ValueError(f"`length_penalty_kind` is 'gnmt' (((5 + L) / 6)^alpha) or 'power' (L^alpha), not {kind!r}")
+    if not abs(alpha) <= LARGEST_PENALTY:
+        raise ValueError(f"`length_penalty` is an exponent of at most {LARGEST_PENALTY}, up or down, not {alpha:g}")
     return GNMTLengthPenalty(alpha) if kind == "gnmt" else alpha
 
 

@@ -39,9 +39,11 @@ def open_input(path: str | None) -> Iterator[Iterable[bytes]]:
     """A file, plain or .gz by its name, or stdin for `None`.
 
     Raises:
-        UsageError: it cannot be opened.
+        UsageError: it cannot be opened, or is closed.
     """
     if path is None:
+        if sys.stdin is None:
+            raise UsageError("stdin is closed: name a file with --input")
         yield sys.stdin.buffer
         return
     opened: Any = gzip.open if path.endswith(".gz") else open
@@ -86,23 +88,27 @@ def open_output(path: str | None) -> Iterator[IO[bytes]]:
 
     The file is written under a temporary name beside it and gets its own name at the end, with the permissions of the
     file that it replaces; after an error that one is as it was. What is no ordinary file, a pipe for one, is written
-    as it is.
+    as it is; so is stdout's or stderr's file by any name, as /dev/stderr, from where that stands.
 
     Raises:
-        UsageError: it cannot be opened.
+        UsageError: it cannot be opened, or is closed.
     """
     if path is None:
+        if sys.stdout is None:
+            raise UsageError("stdout is closed: name a file with --output")
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
     given = Path(path)
     with ExitStack() as stack:
         try:
-            ordinary = given.is_file() or not given.exists()
+            stream = _stream_of(given)
+            ordinary = stream is None and (given.is_file() or not given.exists())
             # Through links: they stay. Of a pipe, as the shell names it, the resolved path is none.
             target = given.resolve() if ordinary else given
             temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}") if ordinary else target
-            file = stack.enter_context(open(temporary, "xb" if ordinary else "wb"))
+            opened = temporary if stream is None else os.dup(stream)
+            file = stack.enter_context(open(opened, "xb" if ordinary else "wb"))
         except OSError as error:
             raise UsageError(f"{path}: cannot be written ({error.strerror})") from error
         if ordinary:
@@ -119,6 +125,14 @@ def open_output(path: str | None) -> Iterator[IO[bytes]]:
         file.close()
         if ordinary:
             os.replace(temporary, target)
+
+
+def _stream_of(path: Path) -> int | None:
+    """The number of stdout or stderr, if one of them writes to that file."""
+    numbers = [stream.fileno() for stream in (sys.__stdout__, sys.__stderr__) if stream is not None]
+    if not path.exists():
+        return None
+    return next((number for number in numbers if os.path.samestat(path.stat(), os.fstat(number))), None)
 
 
 def write_line(file: IO[bytes], text: str) -> None:

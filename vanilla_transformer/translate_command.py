@@ -34,6 +34,9 @@ def run(options: Namespace) -> None:
         beams = options.num_beams or folder.decoding.get("num_beams") or 1
         if options.nbest is not None and options.nbest > beams:
             raise UsageError(f"--nbest {options.nbest} needs as many beams: --num-beams is {beams}")
+        if beams > folder.config.target_vocab_size:
+            pieces = folder.config.target_vocab_size
+            raise UsageError(f"--num-beams {beams}: more than the {pieces} pieces that a translation can begin with")
         device = _device(options)
         source = stack.enter_context(open_input(options.input))
         output = stack.enter_context(open_output(options.output))

@@ -152,6 +152,8 @@ def _generate_options(
     if candidates > beams and not chosen.get("do_sample"):
         raise ValueError(f"`num_return_sequences`={candidates} needs as many beams: `num_beams` is {beams}")
     length_penalty_of(chosen)
+    if chosen.get("coverage_penalty") and beams == 1:
+        raise ValueError("`coverage_penalty` needs beam search: `num_beams` is 1")
     of_generate = set(inspect.signature(GenerationMixin.generate).parameters) - {"self", "inputs", "kwargs"}
     arguments = {name: value for name, value in options.items() if name in of_generate}
     settings = {name: value for name, value in options.items() if name not in of_generate}
