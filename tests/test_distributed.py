@@ -5,14 +5,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from tests import fsdp_step
-from tests.left_threads import SIGNALS
 from tests.recipes import ON_CPU, ROOT, SMALL_TRAINING, module_environment, write_recipe, write_text
+from tests.signal_one import SIGNALS
 from tests.tiny import tiny
 from training.checkpoints import checkpoints
 
@@ -94,17 +95,40 @@ def test_sigterm_ends_all_after_the_same_update_and_the_same_command_goes_on(tmp
     assert (folder / "model.safetensors").read_bytes() == (tmp_path / "unbroken" / "model.safetensors").read_bytes()
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads have names to read on Linux")
 @pytest.mark.parametrize("ending", SIGNALS)
-def test_no_thread_of_the_group_outlives_the_command(ending: str, tmp_path: Path) -> None:
-    """The end of a run, a signal after the last update, a signal before it: such threads abort a process at exit."""
+def test_a_signal_to_one_process_ends_all(ending: str, tmp_path: Path) -> None:
+    """After the last update, and before it: all save, and the first says so."""
     write_recipe(tmp_path / "tiny")
     argv = command(tmp_path / "run", 2, "--save_strategy", "no")
     place = argv.index("training.train")
-    argv[place : place + 1] = ["tests.left_threads", ending]
+    argv[place : place + 1] = ["tests.signal_one", ending]
     done = subprocess.run(argv, env=module_environment(), capture_output=True, text=True, timeout=300, check=False)
-    assert done.stderr.count("left: False []") == 2, done.stderr
-    assert ending == "finished" or f"SIGTERM: {ending}" in done.stderr
+    assert f"SIGTERM: {ending}" in done.stderr
+    assert "exitcode  : 143" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("main", "processes", "expected"),
+    [
+        ("print('done')", "2", (0, "done\nleft\n", "")),
+        ("raise UsageError('no')", "2", (2, "left\n", "error: no\n")),
+        ("print('done')", "1", (0, "done\nafter\nleft\n", "")),
+    ],
+)
+def test_one_of_several_processes_ends_with_its_command(main: str, processes: str, expected: tuple[Any, ...]) -> None:
+    """With what is registered for the exit, but without the interpreter's end, which gloo's threads can disturb."""
+    code = [
+        "import atexit",
+        "from training.errors import UsageError, run_command",
+        "atexit.register(print, 'left')",
+        f"def main(): {main}",
+        "run_command(main)",
+        "print('after')",
+    ]
+    environment = {**module_environment(), "WORLD_SIZE": processes}
+    argv = [sys.executable, "-c", "\n".join(code)]
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == expected
 
 
 def test_a_sharded_model_takes_the_same_step() -> None:

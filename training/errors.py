@@ -1,7 +1,7 @@
 """How the commands of this folder end when they cannot go on: one line on stderr and an exit status."""
 
+import atexit
 import errno
-import gc
 import os
 import signal
 import sys
@@ -57,12 +57,9 @@ def run_command(main: Callable[[], None]) -> None:
     finally:
         if in_main_thread:
             signal.signal(signal.SIGTERM, previous)
-    # Here no frame holds what `main` made. A model that several processes trained keeps gloo's threads, which now and
-    # then abort a process whose interpreter they outlive (https://github.com/pytorch/pytorch/pull/179291).
-    gc.collect()
-    if status:
+    if line:
         tell(line)
-        sys.exit(status)
+    _end(status)
 
 
 def tell(message: str) -> None:
@@ -77,3 +74,19 @@ def _end_at_once(signum: int, frame: FrameType | None) -> None:
 
 def _ending(error: CommandError) -> tuple[int, str]:
     return error.status, str(error) if isinstance(error, InterruptionError) else f"error: {error}"
+
+
+def _end(status: int) -> None:
+    """End the process, if with a status or as one of several.
+
+    Of several processes gloo's threads may still be giving back tensors, in turns with Python's own. The interpreter's
+    end would now and then abort them (https://github.com/pytorch/pytorch/pull/179291), and destroying the group before
+    can wait for them forever: all work is done, so the process ends without either.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    if status:
+        sys.exit(status)

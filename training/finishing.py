@@ -7,7 +7,6 @@ from typing import Any
 from training.average import average_checkpoints, last_checkpoints
 from training.checkpoints import Saving, checkpoints, remove_unscheduled
 from training.errors import InterruptionError, UsageError
-from training.interruption import leave_process_group
 from training.trainer import TranslationTrainer, TranslationTrainingArguments
 
 AVERAGING = "averaging.json"
@@ -64,6 +63,5 @@ def run_training(trainer: TranslationTrainer, folder: Path, checkpoint: Path | N
             if trainer.args.should_save:
                 remove_unscheduled(folder)
         if signum := trainer.stop.agreed(trainer.args):
-            leave_process_group()
             raise InterruptionError(signum, f"trained, saved {folder}; the same command evaluates it")
     return metrics

@@ -86,12 +86,5 @@ class StopOnSignal(TrainerCallback):
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.unscheduled = False
         if self._ending is not None and not control.should_training_stop:
-            leave_process_group()
             checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
             raise InterruptionError(self._ending, f"saved {checkpoint}; the same command continues from there")
-
-
-def leave_process_group() -> None:
-    """End what binds this process to the others; called when none of them waits for it any more."""
-    if torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()

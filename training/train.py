@@ -32,7 +32,6 @@ from training.encoding import PairEncoder
 from training.errors import UsageError, run_command, tell
 from training.files import check_folder
 from training.finishing import check_averaging, run_training
-from training.interruption import leave_process_group
 from training.recipe import Recipe, parse_recipe
 from training.run_facts import run_facts, write_facts
 from training.score import averaged_checkpoints, bleu_metric
@@ -283,7 +282,6 @@ def main() -> None:
     trained = train(parse_recipe(sys.argv[1:]))
     if trained.trainer.is_world_process_zero():
         print(json.dumps(trained.results, indent=2))
-    leave_process_group()
 
 
 if __name__ == "__main__":
