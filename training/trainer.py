@@ -127,6 +127,12 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         if self.early_stopping_patience and self.eval_strategy == IntervalStrategy.NO:
             raise ValueError("`early_stopping_patience` needs `eval_strategy: steps` or `epoch`")
 
+    @property
+    def device(self) -> torch.device:
+        """This process' device; a CPU without the index that it has among several, which torch cannot load to."""
+        device = super().device
+        return torch.device("cpu") if device.type == "cpu" else device
+
 
 class StderrProgressCallback(ProgressCallback):
     """The progress bar, with the logged numbers on stderr: stdout is for results."""
